@@ -1,0 +1,56 @@
+// Package v1alpha1 holds every name under which users and other components
+// meet Lockstep: annotations, labels, gates and resources. Keys of pods may be
+// annotations or labels; an annotation wins over a label of the same key.
+package v1alpha1
+
+// Group is the API group and the prefix of every key below.
+const Group = "lockstep.scheduler"
+
+// Keys a pod's author sets.
+const (
+	// Gang names the pod's gang within its namespace (1–253 characters).
+	Gang = Group + "/gang"
+	// MinMember is the number of members that must start together (≥ 1).
+	MinMember = Group + "/min-member"
+	// Role names the pod's role in its gang, such as "worker" (a DNS label).
+	Role = Group + "/role"
+	// RoleMinMember is the number of members of the pod's own role that must
+	// start together; the role minimums add up to at most MinMember.
+	RoleMinMember = Group + "/role-min-member"
+	// LateRoles names roles whose pods are created only after the gang runs, as
+	// JSON: {"launcher":{"members":1,"requests":{"cpu":"1"}}}. Room is kept for
+	// them, and nobody waits for them.
+	LateRoles = Group + "/late-roles"
+	// TopologyRequired is the level of which one domain must hold the whole gang.
+	TopologyRequired = Group + "/topology-required"
+	// TopologyPreferred is the narrowest level worth seeking; "cluster" means
+	// that closeness does not matter to this gang.
+	TopologyPreferred = Group + "/topology-preferred"
+	// StartTimeout is how long the gang may hold room that it does not use yet,
+	// as a Go duration: "90s", "2h".
+	StartTimeout = Group + "/start-timeout"
+)
+
+// UserKeys are the keys that a pod's author may set, in the order in which
+// errors name them. Any other key under Group+"/" on a new pod is a mistake.
+var UserKeys = []string{
+	Gang, MinMember, Role, RoleMinMember, LateRoles, TopologyRequired, TopologyPreferred, StartTimeout,
+}
+
+// Names Lockstep itself sets.
+const (
+	// Gate is the scheduling gate of gang members, removed once the gang's room
+	// is reserved.
+	Gate = Group + "/gang"
+	// MemberResource is asked for by every gang member, so that kube-scheduler
+	// calls the extender for members without GPUs too. No node offers it.
+	MemberResource = Group + "/member"
+	// PinnedTo is written with a pin: the node to which the pod was pinned when its
+	// gate was removed.
+	PinnedTo = Group + "/pinned-to"
+	// Attempt is written at bind: the reservation under which the pod was placed.
+	Attempt = Group + "/attempt"
+)
+
+// GPUResource is the default extended resource that counts as a GPU.
+const GPUResource = "nvidia.com/gpu"

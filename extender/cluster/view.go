@@ -1,0 +1,274 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-scheduler/lockstep/gang"
+	"github.com/lockstep-scheduler/lockstep/topology"
+)
+
+// Hold is room that is reserved on a node: for the pod, or, with an empty UID,
+// for one that is still to come.
+type Hold struct {
+	UID      types.UID
+	Node     string
+	Requests map[string]int64
+}
+
+// Pending is a gang that wants something: members without a place, or members it
+// has lost.
+type Pending struct {
+	gang.Gang
+	// Foreign counts, by gate, the members that wait for gates of others. They
+	// are not among Members yet.
+	Foreign []gang.Count
+	// Changes grows with every change to a pod of the gang.
+	Changes uint64
+	// Unpinned gives, for members that we pinned, their class without the pin.
+	Unpinned map[string]gang.ClassID
+}
+
+// View is the cluster at one moment, as a round of the controller sees it.
+type View struct {
+	Snapshot *gang.Snapshot
+	// Gangs are those that want something, by key.
+	Gangs []*Pending
+	// Overcommitted nodes have less than their bound pods and holds take.
+	Overcommitted map[string]bool
+	// Version is the highest resourceVersion of a pod that went into the view.
+	Version uint64
+	// Freed grows whenever there may be more room than before.
+	Freed uint64
+
+	classes map[*class]gang.ClassID
+	index   map[string]int // of resources
+}
+
+// View takes a snapshot with the holds' room taken. A hold whose pod is bound
+// counts once, as the bound pod.
+func (c *Cluster) View(holds []Hold) *View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.number()
+	v := &View{Version: c.version, Freed: c.freed, Overcommitted: map[string]bool{}, classes: map[*class]gang.ClassID{}}
+	pending := c.pending()
+	v.Snapshot = &gang.Snapshot{Tree: c.tree, GPU: -1}
+	v.index = c.resources(pending, holds)
+	v.Snapshot.Resources = slices.Sorted(maps.Keys(v.index))
+	for i, r := range v.Snapshot.Resources {
+		v.index[r] = i
+		if r == c.opts.GPU {
+			v.Snapshot.GPU = i
+		}
+	}
+	c.fill(v, holds)
+	for _, members := range pending {
+		v.Gangs = append(v.Gangs, c.assemble(v, members))
+	}
+	slices.SortFunc(v.Gangs, func(a, b *Pending) int {
+		return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+	})
+	return v
+}
+
+// number builds the tree and the order of the nodes if a change voided them.
+func (c *Cluster) number() {
+	if c.tree != nil {
+		return
+	}
+	list := make([]topology.Node, 0, len(c.nodes))
+	for name, n := range c.nodes {
+		list = append(list, topology.Node{Name: name, Labels: n.node.Labels})
+	}
+	c.tree = topology.Build(c.opts.Levels, list)
+	c.order = make([]*nodeState, c.tree.Len())
+	for i := range c.order {
+		c.order[i] = c.nodes[c.tree.Name(i)]
+	}
+}
+
+// pending finds the gangs that want something: each as its pods, oldest first.
+func (c *Cluster) pending() [][]*Pod {
+	var out [][]*Pod
+	for _, g := range c.gangs {
+		waits, bound := false, 0
+		minimum := 1
+		for _, p := range g.pods {
+			waits = waits || p.Phase == gang.Pending
+			if p.Phase == gang.Bound || p.Phase == gang.Succeeded {
+				bound++
+			}
+			if p.membership != nil {
+				minimum = max(minimum, p.membership.minMember)
+			}
+		}
+		if waits || (bound > 0 && bound < minimum) {
+			out = append(out, slices.SortedFunc(maps.Values(g.pods), (*Pod).byAge))
+		}
+	}
+	return out
+}
+
+// resources names every resource that a node offers or a pod wants.
+func (c *Cluster) resources(pending [][]*Pod, holds []Hold) map[string]int {
+	names := map[string]int{pods: 0, string(corev1.ResourceCPU): 0, string(corev1.ResourceMemory): 0}
+	for _, n := range c.nodes {
+		for _, a := range n.capacity {
+			names[a.resource] = 0
+		}
+	}
+	for _, members := range pending {
+		for _, p := range members {
+			for _, a := range p.requests {
+				names[a.resource] = 0
+			}
+			if p.membership == nil {
+				continue
+			}
+			for _, late := range p.membership.late {
+				for r := range late.requests {
+					names[string(r)] = 0
+				}
+			}
+		}
+	}
+	for _, h := range holds {
+		for r := range h.Requests {
+			names[r] = 0
+		}
+	}
+	return names
+}
+
+// fill computes what is allocatable and what is free.
+func (c *Cluster) fill(v *View, holds []Hold) {
+	s, width := v.Snapshot, len(v.Snapshot.Resources)
+	s.Allocatable = make([]int64, width*len(c.order))
+	s.Free = make([]int64, width*len(c.order))
+	for i, n := range c.order {
+		for _, a := range n.capacity {
+			s.Allocatable[i*width+v.index[a.resource]] = a.n
+		}
+		free := s.Free[i*width : (i+1)*width]
+		copy(free, s.Allocatable[i*width:(i+1)*width])
+		for r, used := range n.used {
+			// A bound pod may use what no node offers and no pending pod wants.
+			if j, ok := v.index[r]; ok {
+				free[j] -= used
+			}
+		}
+	}
+	for _, h := range holds {
+		if p := c.pods[h.UID]; p != nil && p.Node != "" {
+			continue
+		}
+		i, ok := s.Tree.Number(h.Node)
+		if !ok {
+			continue
+		}
+		for r, n := range h.Requests {
+			j := i*width + v.index[r]
+			if s.Free[j] -= n; s.Free[j] < 0 {
+				v.Overcommitted[h.Node] = true
+			}
+		}
+	}
+}
+
+// assemble makes the gang of these pods.
+func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
+	key := members[0].Key
+	g := &Pending{
+		Gang:    gang.Gang{Key: key, Created: members[0].created, Single: members[0].Single},
+		Changes: c.gangs[key].changes, Unpinned: map[string]gang.ClassID{},
+	}
+	foreign := map[string]int{}
+	var stated []*Pod // pods whose word counts for the gang's spec
+	for _, p := range members {
+		if p.membership != nil && p.bad == nil && p.Phase != gang.Gone {
+			stated = append(stated, p)
+		}
+		if p.Phase == gang.Pending && len(p.foreign) > 0 {
+			foreign[p.foreign[0]]++
+			continue
+		}
+		id := gang.ClassID(-1)
+		if p.Phase == gang.Pending {
+			id = c.classID(v, c.classOf(p))
+			if p.Pinned != "" {
+				g.Unpinned[string(p.UID)] = c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests)))
+			}
+		}
+		g.Members = append(g.Members, p.member(id))
+	}
+	slices.SortFunc(g.Members, byRole)
+	for gate, n := range foreign {
+		g.Foreign = append(g.Foreign, gang.Count{Reason: gate, N: n})
+	}
+	slices.SortFunc(g.Foreign, func(a, b gang.Count) int { return cmp.Compare(a.Reason, b.Reason) })
+	switch g.Invalid = c.invalid(members); {
+	case g.Invalid != "":
+	case g.Single:
+		g.Spec = gang.Spec{MinMember: 1, Priority: members[0].priority}
+	case len(stated) > 0:
+		c.specify(v, g, stated)
+	}
+	return g
+}
+
+// specify reads the gang's spec from the pods whose word counts.
+func (c *Cluster) specify(v *View, g *Pending, stated []*Pod) {
+	g.Spec = specOf(stated)
+	sum := 0
+	for _, r := range g.Spec.Roles {
+		sum += r.MinMember
+	}
+	if sum > g.Spec.MinMember {
+		g.Invalid = fmt.Sprintf("the role minimums add up to %d, which is more than min-member=%d", sum, g.Spec.MinMember)
+		return
+	}
+	newest := slices.MaxFunc(stated, (*Pod).byAge)
+	like := newest.object
+	if like == nil {
+		like = &corev1.Pod{}
+	}
+	for _, late := range newest.membership.late {
+		id := c.classID(v, newClass(like, amountsOf(late.requests)))
+		g.Spec.LateRoles = append(g.Spec.LateRoles, gang.LateRole{Name: late.name, Members: late.members, Class: id})
+	}
+}
+
+// classID gives the class a place in the view's table.
+func (c *Cluster) classID(v *View, cl *class) gang.ClassID {
+	if id, ok := v.classes[cl]; ok {
+		return id
+	}
+	cl.refresh(c.generation, c.order)
+	request := make([]int64, len(v.Snapshot.Resources))
+	for _, a := range cl.requests {
+		request[v.index[a.resource]] = a.n
+	}
+	id := gang.ClassID(len(v.Snapshot.Classes))
+	v.Snapshot.Classes = append(v.Snapshot.Classes, gang.Class{
+		Request: request, Eligible: cl.eligible, MaxPerNode: cl.maxPerNode, Ineligible: cl.ineligible,
+	})
+	v.classes[cl] = id
+	return id
+}
+
+// Requests gives the requests of a class by resource name, as a Hold has them.
+func (v *View) Requests(id gang.ClassID) map[string]int64 {
+	out := map[string]int64{}
+	for i, n := range v.Snapshot.Classes[id].Request {
+		if n > 0 {
+			out[v.Snapshot.Resources[i]] = n
+		}
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-scheduler/lockstep/extender/cluster"
+	"github.com/lockstep-scheduler/lockstep/gang"
+	"github.com/lockstep-scheduler/lockstep/gang/reservation"
+)
+
+// How much is written about a gang that waits. A gang that starts at once is
+// not explained at all.
+const (
+	// patience is how long a reason must stand before it is told.
+	patience = time.Second
+	// conditionEvery is the least time between two texts for one gang.
+	conditionEvery = 10 * time.Second
+	// eventPods bounds the members of a gang that get an event of their own; the
+	// condition is on all of them.
+	eventPods = 16
+)
+
+// explain tells the gangs' pods why they wait: through the store, so that each
+// replica answers Filter with the same text, in the condition PodScheduled of
+// gated pods, and as an event.
+func (c *Controller) explain(ctx context.Context, r *round) {
+	counts := map[label]int{}
+	oldest := map[gang.Code]float64{}
+	wanted := map[gang.Key]bool{}
+	for _, g := range r.view.Gangs {
+		wanted[g.Key] = true
+		rec := c.history.of(g.Key, r.now)
+		phase, why := c.phase(r, g, rec)
+		code := gang.Code("")
+		if why != nil {
+			code = why.Code
+			oldest[code] = max(oldest[code], r.now.Sub(g.Created).Seconds())
+		}
+		counts[label{phase, string(code)}]++
+		if why != nil {
+			c.tell(ctx, r, g, rec, why)
+		} else if _, ok := c.mirror.Verdict(g.Key); ok {
+			c.clear(ctx, g.Key)
+			rec.told, rec.toldCode = "", ""
+		}
+	}
+	for _, key := range c.mirror.VerdictKeys() {
+		if !wanted[key] {
+			c.clear(ctx, key)
+		}
+	}
+	c.history.keepOnly(wanted)
+	c.metrics.set(counts, oldest)
+}
+
+func (c *Controller) clear(ctx context.Context, key gang.Key) {
+	if err := c.store.ClearVerdict(ctx, key); err != nil {
+		c.opts.Log.Warn("clearing a verdict failed; it is tried again", "gang", key.String(), "error", err)
+	}
+}
+
+// phase tells where the gang stands, and why it waits if it does.
+func (c *Controller) phase(r *round, g *cluster.Pending, rec *record) (string, *gang.Unschedulable) {
+	res := r.held[g.Key]
+	switch {
+	case g.Invalid != "":
+		return phaseInvalid, &gang.Unschedulable{Code: gang.CodeInvalid, Detail: g.Invalid}
+	case res != nil && res.Phase == reservation.Committed:
+		return phaseStarting, nil
+	case res != nil:
+		return phaseReserved, nil
+	case g.Broken():
+		return phaseBroken, rec.refused
+	}
+	return phaseWaiting, rec.refused
+}
+
+// tell passes on why the gang waits, when there is something new to tell.
+func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec *record, why *gang.Unschedulable) {
+	code, text := string(why.Code), message(g.Key, g.Single, why)
+	if code != rec.code {
+		rec.code, rec.codeSince = code, r.now
+	}
+	news := code != rec.toldCode
+	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < patience) {
+		return
+	}
+	if err := c.store.SetVerdict(ctx, g.Key, reservation.Verdict{Code: code, Text: text, Attempts: rec.failures, RetryAt: rec.notBefore, Since: rec.since}); err != nil {
+		c.opts.Log.Warn("storing a verdict failed; it is tried again", "gang", g.Key.String(), "error", err)
+		return
+	}
+	rec.told, rec.toldCode, rec.toldAt = text, code, r.now
+	told := 0
+	for _, m := range g.Members {
+		pod, ok := c.cluster.Pod(types.UID(m.UID))
+		if !ok || pod.Phase != gang.Pending {
+			continue
+		}
+		if pod.Gated && pod.Message != text {
+			c.placer.background(ctx, "explaining", pod, func(ctx context.Context) error { return c.writer.Explain(ctx, pod, text) })
+		}
+		if told++; news && told <= eventPods {
+			c.event(pod, corev1.EventTypeWarning, "GangPending", text)
+		}
+	}
+}
+
+// message is what a member of the gang is told: under 1 kB, the same for all.
+func message(key gang.Key, single bool, why *gang.Unschedulable) string {
+	text := why.String()
+	if why.Code == gang.CodeInvalid {
+		text = "held: " + text
+	}
+	if !single {
+		text = fmt.Sprintf("gang %s: %s", key, text)
+	}
+	const limit = 1000
+	if len(text) > limit {
+		text = text[:limit] + "..."
+	}
+	return text
+}
+
+func (c *Controller) event(p *cluster.Pod, kind, reason, text string) {
+	c.events.Eventf(&corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+	}, nil, kind, reason, "Scheduling", "%s", text)
+}

@@ -1,0 +1,41 @@
+package gang
+
+import "github.com/lockstep-scheduler/lockstep/topology"
+
+// ClassID names a Class within one Snapshot: an index into Snapshot.Classes.
+type ClassID int32
+
+// Class describes pods that are interchangeable to the planner: same requests,
+// same constraints.
+type Class struct {
+	// Request is what one pod takes, per Snapshot.Resources; "pods" is 1.
+	Request []int64
+	// Eligible tells for each node number whether the pod's taint tolerations,
+	// node selector and affinity, and the node's own state allow it. nil: every node.
+	Eligible []bool
+	// MaxPerNode bounds the pods of this class on one node (host ports,
+	// anti-affinity to its own kind); 0 means no bound.
+	MaxPerNode int
+	// Ineligible counts, by reason, the nodes that Eligible leaves out, in a
+	// stable order, for texts like "12 are cordoned".
+	Ineligible []Count
+}
+
+// Count is a number of things that share a reason.
+type Count struct {
+	Reason string
+	N      int
+}
+
+// Snapshot is the cluster at one moment: what each node has and what of it is
+// free. Free is dense, node-major: the amount of resource r on node n is
+// Free[n*len(Resources)+r]. Units: millicores for "cpu", bytes for "memory" and
+// "ephemeral-storage", pieces for everything else ("pods", GPUs).
+type Snapshot struct {
+	Tree        *topology.Tree
+	Resources   []string
+	GPU         int     // index in Resources of the GPU resource; -1 if no node has any
+	Allocatable []int64 // node-major like Free
+	Free        []int64 // allocatable less bound pods and reservations; may be negative
+	Classes     []Class
+}
