@@ -1,6 +1,10 @@
 package gang
 
-import "github.com/lockstep-scheduler/lockstep/topology"
+import (
+	"slices"
+
+	"github.com/lockstep-scheduler/lockstep/topology"
+)
 
 // ClassID names a Class within one Snapshot: an index into Snapshot.Classes.
 type ClassID int32
@@ -38,4 +42,42 @@ type Snapshot struct {
 	Allocatable []int64 // node-major like Free
 	Free        []int64 // allocatable less bound pods and reservations; may be negative
 	Classes     []Class
+}
+
+// Row is what is free on the node, per Resources. It is part of Free.
+func (s *Snapshot) Row(node int) []int64 {
+	width := len(s.Resources)
+	return s.Free[node*width : (node+1)*width]
+}
+
+// Assume takes the room of one pod of the class on the node; Unassume gives it back.
+func (s *Snapshot) Assume(node int, class ClassID) { s.AssumeRequest(node, s.Classes[class].Request) }
+
+// Unassume is the inverse of Assume.
+func (s *Snapshot) Unassume(node int, class ClassID) {
+	s.UnassumeRequest(node, s.Classes[class].Request)
+}
+
+// AssumeRequest takes room on the node, per Resources; UnassumeRequest gives it back.
+func (s *Snapshot) AssumeRequest(node int, request []int64) {
+	row := s.Row(node)
+	for r, n := range request {
+		row[r] -= n
+	}
+}
+
+// UnassumeRequest is the inverse of AssumeRequest.
+func (s *Snapshot) UnassumeRequest(node int, request []int64) {
+	row := s.Row(node)
+	for r, n := range request {
+		row[r] += n
+	}
+}
+
+// Clone gives a snapshot of which what is free can change by itself; the rest is
+// shared.
+func (s *Snapshot) Clone() *Snapshot {
+	out := *s
+	out.Free = slices.Clone(s.Free)
+	return &out
 }

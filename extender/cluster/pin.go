@@ -35,8 +35,12 @@ func (p *Pod) PinnedTerms(node string) []corev1.NodeSelectorTerm {
 	return out
 }
 
-// withoutPin is the pod as it was before it was pinned to the node.
+// withoutPin is the pod as it was before it was pinned to the node. A pod that
+// only claims to be pinned is returned as it is.
 func withoutPin(pod *corev1.Pod, node string) *corev1.Pod {
+	if requiredTerms(pod) == nil {
+		return pod
+	}
 	out := pod.DeepCopy()
 	var terms []corev1.NodeSelectorTerm
 	for _, term := range requiredTerms(out) {

@@ -44,7 +44,7 @@ type Pod struct {
 	bad        *badInput
 	foreign    []string // gates of others, which keep the pod from being planned
 
-	object *corev1.Pod // of pending pods of ours, to read the class from
+	object *corev1.Pod // of pending pods of ours and of bound gang members, to read the class from
 	class  *class      // read on first use, under the cluster's lock
 }
 
@@ -113,7 +113,7 @@ func readPod(pod *corev1.Pod, gpu corev1.ResourceName) *Pod {
 			}
 		}
 	}
-	if p.Phase == gang.Pending && p.Key != (gang.Key{}) {
+	if p.Phase == gang.Pending && p.Key != (gang.Key{}) || p.Phase == gang.Bound && p.membership != nil {
 		p.object = pod
 	}
 	return p

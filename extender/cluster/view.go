@@ -97,22 +97,32 @@ func (c *Cluster) number() {
 func (c *Cluster) pending() [][]*Pod {
 	var out [][]*Pod
 	for _, g := range c.gangs {
-		waits, bound := false, 0
-		minimum := 1
-		for _, p := range g.pods {
-			waits = waits || p.Phase == gang.Pending
-			if p.Phase == gang.Bound || p.Phase == gang.Succeeded {
-				bound++
-			}
-			if p.membership != nil {
-				minimum = max(minimum, p.membership.minMember)
-			}
-		}
-		if waits || (bound > 0 && bound < minimum) {
+		if g.wants() {
 			out = append(out, slices.SortedFunc(maps.Values(g.pods), (*Pod).byAge))
 		}
 	}
 	return out
+}
+
+// wants tells whether the gang may want room: for pods that wait, for members it
+// has lost, or for roles that come late. Succeeded members do not count here,
+// since whether they do depends on their siblings: gang.Gang.Broken decides.
+func (g *members) wants() bool {
+	waits, late, bound, minimum := false, false, 0, 0
+	for _, p := range g.pods {
+		waits = waits || p.Phase == gang.Pending
+		if p.Phase == gang.Bound {
+			bound++
+		}
+		if m := p.membership; m != nil {
+			minimum = max(minimum, m.minMember)
+			late = late || len(m.late) > 0
+			if m.roleMinMember > 0 {
+				late = true // a role may be short though the gang is not
+			}
+		}
+	}
+	return waits || (bound > 0 && (bound < minimum || late))
 }
 
 // resources names every resource that a node offers or a pod wants.
@@ -199,10 +209,15 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 			continue
 		}
 		id := gang.ClassID(-1)
-		if p.Phase == gang.Pending {
+		switch {
+		case p.object == nil:
+		case p.Pinned == "":
 			id = c.classID(v, c.classOf(p))
-			if p.Pinned != "" {
-				g.Unpinned[string(p.UID)] = c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests)))
+		default:
+			id = c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests)))
+			if p.Phase == gang.Pending {
+				g.Unpinned[string(p.UID)] = id
+				id = c.classID(v, c.classOf(p))
 			}
 		}
 		g.Members = append(g.Members, p.member(id))
@@ -238,6 +253,9 @@ func (c *Cluster) specify(v *View, g *Pending, stated []*Pod) {
 	if like == nil {
 		like = &corev1.Pod{}
 	}
+	if newest.Pinned != "" {
+		like = withoutPin(like, newest.Pinned)
+	}
 	for _, late := range newest.membership.late {
 		id := c.classID(v, newClass(like, amountsOf(late.requests)))
 		g.Spec.LateRoles = append(g.Spec.LateRoles, gang.LateRole{Name: late.name, Members: late.members, Class: id})
@@ -260,6 +278,18 @@ func (c *Cluster) classID(v *View, cl *class) gang.ClassID {
 	})
 	v.classes[cl] = id
 	return id
+}
+
+// Amounts is the inverse of Requests: what a Hold takes, per Snapshot.Resources.
+// Resources that the snapshot does not have are left out.
+func (v *View) Amounts(requests map[string]int64) []int64 {
+	out := make([]int64, len(v.Snapshot.Resources))
+	for r, n := range requests {
+		if i, ok := v.index[r]; ok {
+			out[i] = n
+		}
+	}
+	return out
 }
 
 // Requests gives the requests of a class by resource name, as a Hold has them.

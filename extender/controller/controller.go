@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/lockstep-scheduler/lockstep/extender/cluster"
@@ -25,6 +26,8 @@ type Options struct {
 	HealGrace time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+	// NewAttempt names a reservation, uniquely; nil: random names.
+	NewAttempt func() string
 	Log *slog.Logger
 }
 
@@ -63,11 +66,14 @@ func New(o Options, c *cluster.Cluster, s *reservation.Store, m *reservation.Mir
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.NewAttempt == nil {
+		o.NewAttempt = func() string { return string(uuid.NewUUID()) }
+	}
 	return &Controller{
 		opts: o, cluster: c, store: s, mirror: m, writer: w, events: e, metrics: newMetrics(reg),
 		placer: &placer{
 			writer: w, pods: c.Pod, now: o.Now, log: o.Log,
-			slots: make(chan struct{}, writesAtOnce), sent: map[types.UID]sent{},
+			slots: make(chan struct{}, writesAtOnce), sent: map[types.UID]sent{}, busy: map[job]bool{},
 		},
 		history: history{gangs: map[gang.Key]*record{}},
 	}
@@ -199,5 +205,6 @@ func (c *Controller) carryOut(ctx context.Context, r *round) {
 			}
 		}
 	}
+	c.finishBinds(ctx, r)
 	c.placer.forget()
 }

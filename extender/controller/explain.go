@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,8 +20,10 @@ import (
 const (
 	// patience is how long a reason must stand before it is told.
 	patience = time.Second
-	// conditionEvery is the least time between two texts for one gang.
-	conditionEvery = 10 * time.Second
+	// conditionEvery is the least time between two texts for one gang; each
+	// member adds conditionPerPod, so that large gangs are told less often.
+	conditionEvery  = 10 * time.Second
+	conditionPerPod = 50 * time.Millisecond
 	// eventPods bounds the members of a gang that get an event of their own; the
 	// condition is on all of them.
 	eventPods = 16
@@ -36,6 +39,11 @@ func (c *Controller) explain(ctx context.Context, r *round) {
 	for _, g := range r.view.Gangs {
 		wanted[g.Key] = true
 		rec := c.history.of(g.Key, r.now)
+		if !waits(g) {
+			rec.refused = nil
+			c.retract(ctx, g.Key, rec)
+			continue
+		}
 		phase, why := c.phase(r, g, rec)
 		code := gang.Code("")
 		if why != nil {
@@ -45,9 +53,8 @@ func (c *Controller) explain(ctx context.Context, r *round) {
 		counts[label{phase, string(code)}]++
 		if why != nil {
 			c.tell(ctx, r, g, rec, why)
-		} else if _, ok := c.mirror.Verdict(g.Key); ok {
-			c.clear(ctx, g.Key)
-			rec.told, rec.toldCode = "", ""
+		} else {
+			c.retract(ctx, g.Key, rec)
 		}
 	}
 	for _, key := range c.mirror.VerdictKeys() {
@@ -57,6 +64,19 @@ func (c *Controller) explain(ctx context.Context, r *round) {
 	}
 	c.history.keepOnly(wanted)
 	c.metrics.set(counts, oldest)
+}
+
+// waits tells whether the gang has pods that wait or is short of some.
+func waits(g *cluster.Pending) bool {
+	return g.Broken() || len(g.Foreign) > 0 || slices.ContainsFunc(g.Members, func(m gang.Member) bool { return m.Phase == gang.Pending })
+}
+
+// retract takes back what was told about a gang that waits no more.
+func (c *Controller) retract(ctx context.Context, key gang.Key, rec *record) {
+	if _, ok := c.mirror.Verdict(key); ok {
+		c.clear(ctx, key)
+		rec.told, rec.toldCode = "", ""
+	}
 }
 
 func (c *Controller) clear(ctx context.Context, key gang.Key) {
@@ -88,7 +108,7 @@ func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec
 		rec.code, rec.codeSince = code, r.now
 	}
 	news := code != rec.toldCode
-	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < patience) {
+	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery+time.Duration(len(g.Members))*conditionPerPod) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < patience) {
 		return
 	}
 	if err := c.store.SetVerdict(ctx, g.Key, reservation.Verdict{Code: code, Text: text, Attempts: rec.failures, RetryAt: rec.notBefore, Since: rec.since}); err != nil {

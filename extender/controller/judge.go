@@ -42,6 +42,8 @@ type evidence struct {
 	overcommitted map[string]bool
 	// required is how many members must start together now; missing ones included.
 	required int
+	// toCome is how many pods to come need room kept for them now.
+	toCome int
 	// placedAt is when the pod was sent to its node, with the message that its
 	// condition PodScheduled showed then; zero if it was not yet.
 	placedAt func(uid string) (time.Time, string)
@@ -125,13 +127,11 @@ func refused(p *cluster.Pod, e evidence) bool {
 	return !at.IsZero() && e.now.Sub(at) >= grace && !e.arrived(string(p.UID))
 }
 
-// judgeCommitted keeps a committed reservation until its required members are
-// bound, and for late pods as long as the gang lives.
+// judgeCommitted keeps a committed reservation until its members are bound, and
+// for pods to come as long as the gang wants room kept for them.
 func judgeCommitted(r *reservation.Reservation, e evidence) judgement {
-	late := false
 	for _, m := range r.Members {
 		if m.UID == "" {
-			late = true
 			continue
 		}
 		p := e.pods(m.UID)
@@ -144,7 +144,7 @@ func judgeCommitted(r *reservation.Reservation, e evidence) judgement {
 			return judgement{}
 		}
 	}
-	if late {
+	if toCome(r) > 0 && e.toCome > 0 {
 		return judgement{}
 	}
 	return judgement{action: finish, why: "all members are bound"}

@@ -29,7 +29,14 @@ type placer struct {
 
 	mu   sync.Mutex
 	sent map[types.UID]sent
+	busy map[job]bool
 	done sync.WaitGroup
+}
+
+// job is a write that is under way.
+type job struct {
+	what string
+	pod  types.UID
 }
 
 // sent is what was last done for a pod, to be done again only if the watch does
@@ -107,25 +114,53 @@ func (p *placer) placedAt(uid string) (time.Time, string) {
 }
 
 func (p *placer) start(ctx context.Context, pod *cluster.Pod, node string) {
-	p.done.Add(1)
-	go func() {
-		defer p.done.Done()
+	p.background(ctx, "placing", pod, func(ctx context.Context) error {
+		err := p.write(ctx, pod, node)
+		if err != nil {
+			p.again(pod.UID)
+		}
+		return err
+	})
+}
+
+// again lets a failed write be tried anew a second later.
+func (p *placer) again(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, ok := p.sent[uid]; ok {
+		last.tried = p.now().Add(time.Second - resendAfter)
+		p.sent[uid] = last
+	}
+}
+
+// background does a write for the pod unless the same one is under way. A write
+// that fails is logged: what it was for shows in the pods, so a later round sees
+// that it is still due.
+func (p *placer) background(ctx context.Context, what string, pod *cluster.Pod, do func(context.Context) error) {
+	this := job{what, pod.UID}
+	p.mu.Lock()
+	busy := p.busy[this]
+	p.busy[this] = true
+	p.mu.Unlock()
+	if busy {
+		return
+	}
+	p.done.Go(func() {
+		defer func() {
+			p.mu.Lock()
+			delete(p.busy, this)
+			p.mu.Unlock()
+		}()
 		select {
 		case p.slots <- struct{}{}:
 			defer func() { <-p.slots }()
 		case <-ctx.Done():
 			return
 		}
-		if err := p.write(ctx, pod, node); err != nil && ctx.Err() == nil {
-			p.log.Warn("placing a pod failed; it is tried again", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
-			// Let the next round try again, a second later.
-			p.mu.Lock()
-			last := p.sent[pod.UID]
-			last.tried = p.now().Add(time.Second - resendAfter)
-			p.sent[pod.UID] = last
-			p.mu.Unlock()
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			p.log.Warn(what+" a pod failed; it is tried again", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
-	}()
+	})
 }
 
 func (p *placer) write(ctx context.Context, pod *cluster.Pod, node string) error {

@@ -124,6 +124,9 @@ func (c *Controller) evidence(ctx context.Context, r *round, res *reservation.Re
 	if g != nil {
 		need := g.Need()
 		e.required = len(need.Required) + need.Missing
+		for _, late := range placeholders(g, &need) {
+			e.toCome += late.Members
+		}
 	}
 	return e
 }

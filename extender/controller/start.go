@@ -2,10 +2,9 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-scheduler/lockstep/extender/cluster"
 	"github.com/lockstep-scheduler/lockstep/gang"
@@ -63,20 +62,29 @@ func (c *Controller) start(ctx context.Context, r *round, g *cluster.Pending) bo
 	rec := c.history.of(g.Key, r.now)
 	freed := r.view.Freed + c.released
 	need := g.Need()
-	if why := waiting(g, &need); why != nil {
-		rec.refuse(r.now, why, g.Changes, freed)
-		return true
-	}
 	old := r.held[g.Key]
-	late := unclaimed(old)
-	r.release(late)
-	seats, plan, why := c.place(r, g, &need, late, rec)
-	if plan == nil {
-		r.retake(late)
+	if why := waiting(g, &need, toCome(old)); why != nil {
 		rec.refuse(r.now, why, g.Changes, freed)
 		return true
 	}
-	res := c.reservation(r, g, seats, plan)
+	in := r.intent(g, &need)
+	if len(in.seats) == 0 {
+		return true
+	}
+	// Room that is kept for pods to come is planned anew, with those that came.
+	r.release(old)
+	plan, why := c.place(r, g, in, rec)
+	if plan == nil {
+		r.retake(old)
+		rec.refuse(r.now, why, g.Changes, freed)
+		return true
+	}
+	res := c.reservation(r, g, in, plan)
+	if len(res.Members) == 0 {
+		r.retake(old)
+		rec.refuse(r.now, surplusWaits(in), g.Changes, freed)
+		return true
+	}
 	replaces := ""
 	if old != nil {
 		replaces = old.Attempt
@@ -84,22 +92,30 @@ func (c *Controller) start(ctx context.Context, r *round, g *cluster.Pending) bo
 	outcome, err := c.store.Reserve(ctx, r.at, *res, c.hold(g), replaces)
 	if err != nil {
 		c.opts.Log.Warn("reserving failed; the gang is planned again", "gang", g.Key.String(), "error", err)
-		r.retake(late)
+		r.retake(old)
 		return true
 	}
-	if outcome.Result != reservation.Reserved {
+	if outcome.Result != reservation.ResultReserved {
 		return false
 	}
+	r.assume(in, plan)
 	r.at = outcome.Revision
-	r.held[g.Key] = res
+	stored := outcome.Reservation
+	r.held[g.Key] = stored
 	rec.refused = nil
-	c.metrics.wait.Observe(r.now.Sub(newest(g)).Seconds())
-	c.metrics.outcomes.WithLabelValues("reserved").Inc()
-	c.opts.Log.Info("reserved", "gang", g.Key.String(), "members", len(res.Members), "need", res.Need, "level", plan.Level, "domain", plan.Domain)
+	if need.Missing == 0 {
+		c.metrics.wait.Observe(r.now.Sub(newest(g)).Seconds())
+		c.metrics.outcomes.WithLabelValues("reserved").Inc()
+	}
+	c.opts.Log.Info("reserved", "gang", g.Key.String(), "attempt", res.Attempt, "members", len(res.Members), "need", res.Need, "level", plan.Level, "domain", plan.Domain)
 	// Carried out at once: kube-scheduler works on this gang while the next one
 	// is planned.
-	c.placer.place(ctx, res)
+	c.placer.place(ctx, stored)
 	return true
+}
+
+func surplusWaits(in intent) *gang.Unschedulable {
+	return &gang.Unschedulable{Code: gang.CodeRoom, Detail: fmt.Sprintf("the gang runs; there is no room for any of its %d members beyond the minimum", len(in.seats))}
 }
 
 func (c *Controller) hold(g *cluster.Pending) time.Duration {
@@ -118,5 +134,3 @@ func newest(g *cluster.Pending) time.Time {
 	}
 	return at
 }
-
-var _ = types.UID("")
