@@ -19,11 +19,11 @@ const rootModule = "github.com/lockstep-scheduler/lockstep"
 // source is one nested module that pins the versions of some components.
 // Each is a module of its own because their dependencies do not agree.
 type source struct {
-	name     string               // the folder's name under test/lab
-	packages map[Component]string // the main package of each component
-	pinned   string               // the module whose version they report
-	cgo bool // whether Go's default for cgo applies
-	versioned bool // whether it takes its version from Kubernetes' link-time variables
+	name      string               // the folder's name under test/lab
+	packages  map[Component]string // the main package of each component
+	pinned    string               // the module whose version they report
+	cgo       bool                 // whether Go's default for cgo applies
+	versioned bool                 // whether it takes its version from Kubernetes' link-time variables
 }
 
 func sources() []source {
