@@ -28,9 +28,6 @@ type Seat struct {
 // store cannot be reached), which kube-scheduler retries with back-off.
 type Seats interface {
 	Seat(pod *corev1.Pod) (Seat, error)
-	// NotOffered records that the pod's reserved node was not among the offered
-	// ones; the controller plans anew when it happens again and again.
-	NotOffered(pod types.UID)
 }
 
 // PodRef names one incarnation of a pod.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,20 @@ type Following struct{ nodes, pods atomic.Bool }
 
 // Synced is true once nodes and pods have been listed in full.
 func (f *Following) Synced() bool { return f.nodes.Load() && f.pods.Load() }
+
+// Await waits until everything has been listed; it gives false if ctx ends first.
+func (f *Following) Await(ctx context.Context) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !f.Synced() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
 
 // nodeStore and podStore are cache.ReflectorStores on the cluster.
 type nodeStore struct {

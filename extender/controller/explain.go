@@ -38,7 +38,7 @@ func (c *Controller) explain(ctx context.Context, r *round) {
 	wanted := map[gang.Key]bool{}
 	for _, g := range r.view.Gangs {
 		wanted[g.Key] = true
-		rec := c.history.of(g.Key, r.now)
+		rec := c.history.of(g.Key)
 		if !waits(g) {
 			rec.refused = nil
 			c.retract(ctx, g.Key, rec)
@@ -111,7 +111,7 @@ func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec
 	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery+time.Duration(len(g.Members))*conditionPerPod) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < patience) {
 		return
 	}
-	if err := c.store.SetVerdict(ctx, g.Key, reservation.Verdict{Code: code, Text: text, Attempts: rec.failures, RetryAt: rec.notBefore, Since: rec.since}); err != nil {
+	if err := c.store.SetVerdict(ctx, g.Key, reservation.Verdict{Code: code, Text: text}); err != nil {
 		c.opts.Log.Warn("storing a verdict failed; it is tried again", "gang", g.Key.String(), "error", err)
 		return
 	}

@@ -21,7 +21,7 @@ func (c *Controller) heal(ctx context.Context, r *round) {
 		if g.Invalid != "" {
 			continue
 		}
-		rec := c.history.of(g.Key, r.now)
+		rec := c.history.of(g.Key)
 		c.dissolve(ctx, r, g, rec)
 		if r.held[g.Key] == nil {
 			c.unpin(ctx, r, g, rec)

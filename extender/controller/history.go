@@ -14,7 +14,6 @@ type history struct {
 
 // record is the history of one gang.
 type record struct {
-	since      time.Time // first seen wanting something
 	lastFailed time.Time // last plan that came to nothing
 	failures   int       // places lost through the gang's own fault, in a row
 	notBefore  time.Time // back-off
@@ -46,10 +45,10 @@ const (
 	staleRefusal = 30 * time.Second
 )
 
-func (h *history) of(key gang.Key, now time.Time) *record {
+func (h *history) of(key gang.Key) *record {
 	r := h.gangs[key]
 	if r == nil {
-		r = &record{since: now, excluded: map[string]time.Time{}}
+		r = &record{excluded: map[string]time.Time{}}
 		h.gangs[key] = r
 	}
 	return r

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,15 +24,24 @@ type Desk struct {
 	Mirror  *reservation.Mirror
 	Barrier *reservation.Barrier
 	Writer  *Writer
-	// Missed is called when a reserved node was not offered; nil: nobody is told.
-	Missed func(types.UID)
 }
+
+// feedPatience is how long Filter waits for the news of a place that the pod was
+// sent to: the feed brings it in about a millisecond.
+const feedPatience = 50 * time.Millisecond
 
 var errStoreAway = errors.New("the reservation store cannot be reached; try again")
 
 // Seat tells where the pod may go.
 func (d *Desk) Seat(pod *corev1.Pod) (extender.Seat, error) {
-	if held, ok := d.Mirror.Seat(string(pod.UID)); ok {
+	held, ok := d.Mirror.Seat(string(pod.UID))
+	if !ok && justPlaced(pod) && d.Mirror.Up() {
+		// Another replica may have reserved just now.
+		ctx, cancel := context.WithTimeout(context.Background(), feedPatience)
+		defer cancel()
+		held, ok = d.Mirror.AwaitSeat(ctx, string(pod.UID))
+	}
+	if ok {
 		if held.Phase != reservation.Committed {
 			if why := d.Cluster.Unusable(pod.UID, held.Node); why != "" {
 				return refuse("unusable", fmt.Sprintf("gang %s: reserved node %s is no longer usable (%s); a new place is sought", held.Gang, held.Node, why)), nil
@@ -58,15 +68,18 @@ func (d *Desk) Seat(pod *corev1.Pod) (extender.Seat, error) {
 	return seat, nil
 }
 
-func refuse(reason, text string) extender.Seat {
-	return extender.Seat{Refusal: text, Reason: reason}
+// justPlaced tells whether the pod was sent somewhere and has not been tried yet.
+func justPlaced(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
+			return false
+		}
+	}
+	return pod.Status.NominatedNodeName != "" || pod.Annotations[v1alpha1.PinnedTo] != ""
 }
 
-// NotOffered passes the miss on.
-func (d *Desk) NotOffered(pod types.UID) {
-	if d.Missed != nil {
-		d.Missed(pod)
-	}
+func refuse(reason, text string) extender.Seat {
+	return extender.Seat{Refusal: text, Reason: reason}
 }
 
 // Bind waits at the gang's barrier and binds the pod.

@@ -67,7 +67,7 @@ func (c *Controller) carryJudgement(ctx context.Context, r *round, res *reservat
 
 // lost notes that a gang lost its place before it could start.
 func (c *Controller) lost(res *reservation.Reservation, now time.Time, j judgement) {
-	rec := c.history.of(res.Gang, now)
+	rec := c.history.of(res.Gang)
 	cause := "place_lost"
 	if j.action == expire {
 		cause = "timeout"

@@ -18,7 +18,7 @@ func (c *Controller) order(r *round) []*cluster.Pending {
 		if g.Invalid != "" || !wantsPlace(r, g) {
 			continue
 		}
-		rec := c.history.of(g.Key, r.now)
+		rec := c.history.of(g.Key)
 		if rec.worthwhile(r.now, g.Changes, r.view.Freed+c.released) {
 			queue = append(queue, g)
 		}
@@ -59,7 +59,7 @@ func wantsPlace(r *round, g *cluster.Pending) bool {
 // start plans one gang and reserves its room. It returns false if the store has
 // changed under the snapshot, so that everything must be looked at anew.
 func (c *Controller) start(ctx context.Context, r *round, g *cluster.Pending) bool {
-	rec := c.history.of(g.Key, r.now)
+	rec := c.history.of(g.Key)
 	freed := r.view.Freed + c.released
 	need := g.Need()
 	old := r.held[g.Key]
