@@ -64,12 +64,12 @@ func (h *history) keepOnly(wanted map[gang.Key]bool) {
 }
 
 // failed notes that the gang could not use its place: it backs off, and keeps
-// away from the node that refused it, if one did.
-func (r *record) failed(now time.Time, node string) {
+// away from the nodes that refused it, if some did.
+func (r *record) failed(now time.Time, nodes []string) {
 	delay := min(firstBackoff<<min(r.failures, 20), maxBackoff)
 	r.failures++
 	r.lastFailed, r.notBefore = now, now.Add(delay)
-	if node != "" {
+	for _, node := range nodes {
 		r.excluded[node] = now.Add(exclusion)
 	}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockstep-scheduler/lockstep/extender/cluster"
@@ -24,8 +25,8 @@ const (
 type judgement struct {
 	action action
 	why    string
-	// exclude is a node to which the gang is not sent again for a while.
-	exclude string
+	// exclude are nodes to which the gang is not sent again for a while.
+	exclude []string
 	// blame: the gang itself could not use its place, so it backs off. Otherwise
 	// the place was lost to it, and it may try again at once.
 	blame bool
@@ -76,9 +77,12 @@ func judge(r *reservation.Reservation, e evidence) judgement {
 		if m.Required {
 			required++
 		}
-		if j := judgeMember(r, m, e); j.action != keep {
+		if j := judgeMember(m, e); j.action != keep {
 			return j
 		}
+	}
+	if j := judgeRefusals(r, e); j.action != keep {
+		return j
 	}
 	switch {
 	case required < e.required:
@@ -89,7 +93,7 @@ func judge(r *reservation.Reservation, e evidence) judgement {
 	return judgement{}
 }
 
-func judgeMember(r *reservation.Reservation, m *reservation.Member, e evidence) judgement {
+func judgeMember(m *reservation.Member, e evidence) judgement {
 	if e.overcommitted[m.Node] {
 		return judgement{action: abort, why: fmt.Sprintf("node %s has less room than was planned", m.Node)}
 	}
@@ -106,13 +110,31 @@ func judgeMember(r *reservation.Reservation, m *reservation.Member, e evidence) 
 	if why := e.unusable(m.UID, m.Node); why != "" {
 		return judgement{action: abort, why: fmt.Sprintf("node %s is no longer usable: %s", m.Node, why)}
 	}
-	if !refused(p, e) {
-		return judgement{}
+	return judgement{}
+}
+
+// judgeRefusals ends a reservation of which kube-scheduler refuses members where
+// they were planned. The gang keeps away from all the nodes that do, so that it
+// learns from one attempt what there is to learn.
+func judgeRefusals(r *reservation.Reservation, e evidence) judgement {
+	var out judgement
+	for i := range r.Members {
+		m := &r.Members[i]
+		if m.UID == "" {
+			continue
+		}
+		p := e.pods(m.UID)
+		if p == nil || p.Phase != gang.Pending || !refused(p, e) {
+			continue
+		}
+		if out.action == keep {
+			out = judgement{action: abort, blame: true, why: fmt.Sprintf("kube-scheduler refused member %s on node %s: %s", m.Name, m.Node, p.Refused)}
+		}
+		if !slices.Contains(out.exclude, m.Node) {
+			out.exclude = append(out.exclude, m.Node)
+		}
 	}
-	return judgement{
-		action: abort, exclude: m.Node, blame: true,
-		why: fmt.Sprintf("kube-scheduler refused member %s on node %s: %s", m.Name, m.Node, p.Refused),
-	}
+	return out
 }
 
 func refused(p *cluster.Pod, e evidence) bool {

@@ -72,7 +72,7 @@ func (c *Controller) lost(res *reservation.Reservation, now time.Time, j judgeme
 	if j.action == expire {
 		cause = "timeout"
 		c.metrics.outcomes.WithLabelValues("timeout").Inc()
-	} else if j.exclude != "" {
+	} else if len(j.exclude) > 0 {
 		cause = "refused"
 	}
 	c.metrics.lost.WithLabelValues(cause).Inc()

@@ -95,6 +95,9 @@ func (r *Recorder) follow(ctx context.Context, version string) {
 					r.see(o, event.Type == watch.Deleted)
 				}
 			case *metav1.Status:
+				if ctx.Err() != nil {
+					return
+				}
 				r.violate("the recorder lost its watch, and may have missed something: %s", o.Message)
 				w.Stop()
 				return
