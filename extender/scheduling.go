@@ -157,4 +157,3 @@ func (h *handler) bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs
 	}
 	return &extenderv1.ExtenderBindingResult{}, "ok", nil
 }
-

@@ -46,7 +46,7 @@ func (p *Planner) short(d demand) *Unschedulable {
 		return &Unschedulable{Code: CodeConstraints, Detail: p.needs(d, largest, "") +
 			p.has("the nodes it may use have", may, largest) + p.left(d)}
 	}
-	return &Unschedulable{Code: CodeRoom, Detail: p.needs(d, max(largest, perNode), "free ") + p.free1(have, largest) + p.scarce(d) + p.left(d)}
+	return &Unschedulable{Code: CodeRoom, Detail: p.needs(d, max(largest, perNode), "free ") + p.available(have, largest) + p.scarce(d) + p.left(d)}
 }
 
 // empty counts how many pods of the class the cluster would take if nothing ran:
@@ -81,18 +81,22 @@ func (p *Planner) tooLarge(c *Class) string {
 		}
 	}
 	if len(parts) == 0 {
-		return "no node has " + p.request(c) + " together"
+		return "no node has " + p.request(c, "") + " together"
 	}
 	return "no node has " + strings.Join(parts, " or ")
 }
 
 // needs says what the class wants: whole nodes where a node holds one of them.
 func (p *Planner) needs(d demand, perNode int, free string) string {
-	what := p.request(&p.s.Classes[d.class])
-	if perNode <= 1 {
-		return fmt.Sprintf("needs %s with %s%s each", count(d.n, "node"), free, what)
+	c := &p.s.Classes[d.class]
+	each := ""
+	if d.n > 1 {
+		each = " each"
 	}
-	return fmt.Sprintf("needs room for %s of %s each", count(d.n, "member"), what)
+	if perNode <= 1 {
+		return fmt.Sprintf("needs %s with %s%s", count(d.n, "node"), p.request(c, free), each)
+	}
+	return fmt.Sprintf("needs room for %s of %s%s", count(d.n, "member"), p.request(c, ""), each)
 }
 
 func (p *Planner) has(subject string, n, perNode int) string {
@@ -102,12 +106,12 @@ func (p *Planner) has(subject string, n, perNode int) string {
 	return fmt.Sprintf("; %s room for %d", subject, n)
 }
 
-func (p *Planner) free1(n, perNode int) string {
+func (p *Planner) available(n, perNode int) string {
 	if perNode <= 1 {
 		if n == 1 {
-			return "; 1 has it"
+			return "; 1 has them"
 		}
-		return fmt.Sprintf("; %d have it", n)
+		return fmt.Sprintf("; %d have them", n)
 	}
 	return fmt.Sprintf("; there is room for %d", n)
 }
@@ -134,6 +138,9 @@ func (p *Planner) scarce(d demand) string {
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(nodes[b], nodes[a]) })
+	if len(order) == 1 && order[0] == p.s.GPU {
+		return "" // what is needed says it already
+	}
 	var parts []string
 	for _, r := range order[:min(len(order), 3)] {
 		parts = append(parts, fmt.Sprintf("%s on %s", p.s.Resources[r], count(nodes[r], "node")))
@@ -205,14 +212,14 @@ func (p *Planner) tooNarrow(depth int) *Unschedulable {
 }
 
 // request lists what one pod takes: its GPUs, or if it has none the rest.
-func (p *Planner) request(c *Class) string {
+func (p *Planner) request(c *Class, free string) string {
 	if p.s.GPU >= 0 && c.Request[p.s.GPU] > 0 {
-		return p.amount(p.s.GPU, c.Request[p.s.GPU])
+		return quantity(p.s.Resources[p.s.GPU], c.Request[p.s.GPU]) + " " + free + p.s.Resources[p.s.GPU]
 	}
 	var parts []string
 	for r, want := range c.Request {
 		if want > 0 && p.s.Resources[r] != "pods" {
-			parts = append(parts, p.amount(r, want))
+			parts = append(parts, quantity(p.s.Resources[r], want)+" "+free+p.s.Resources[r])
 		}
 	}
 	if len(parts) == 0 {

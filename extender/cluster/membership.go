@@ -234,7 +234,12 @@ func (m *membership) consistent() *badInput {
 func unknownKey(key, value string) *badInput {
 	best, distance := "", 6
 	for _, known := range v1alpha1.UserKeys {
-		if d := editDistance(key, known); d < distance {
+		d := editDistance(key, known)
+		// A key with something added means the key it contains, the longest one.
+		if bare := strings.TrimPrefix(known, v1alpha1.Group+"/"); strings.Contains(key, bare) {
+			d = -len(bare)
+		}
+		if d < distance {
 			best, distance = known, d
 		}
 	}

@@ -28,7 +28,7 @@ type Options struct {
 	Now func() time.Time
 	// NewAttempt names a reservation, uniquely; nil: random names.
 	NewAttempt func() string
-	Log *slog.Logger
+	Log        *slog.Logger
 }
 
 // Controller is the loop that brings gangs from created to bound. Every replica

@@ -103,6 +103,9 @@ func (c *Controller) phase(r *round, g *cluster.Pending, rec *record) (string, *
 
 // tell passes on why the gang waits, when there is something new to tell.
 func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec *record, why *gang.Unschedulable) {
+	if why.Code == gang.CodeRoom {
+		why = &gang.Unschedulable{Code: why.Code, Detail: why.Detail + r.heldText(g.Key)}
+	}
 	code, text := string(why.Code), message(g.Key, g.Single, why)
 	if code != rec.code {
 		rec.code, rec.codeSince = code, r.now

@@ -72,17 +72,11 @@ func placeholders(g *cluster.Pending, need *gang.Need) []gang.LateRole {
 func (c *Controller) place(r *round, g *cluster.Pending, in intent, rec *record) (*gang.Plan, *gang.Unschedulable) {
 	started := c.opts.Now()
 	defer func() { c.metrics.place.Observe(c.opts.Now().Sub(started).Seconds()) }()
-	plan, why := c.planner.Place(r.view.Snapshot, &gang.Request{
+	return c.planner.Place(r.view.Snapshot, &gang.Request{
 		Gang: g.Key, Seats: in.seats, Fixed: in.fixed,
 		Required: g.Spec.Required, Preferred: g.Spec.Preferred,
 		Excluded: r.excluded(rec),
 	})
-	if why != nil && why.Code == gang.CodeRoom {
-		held := *why
-		held.Detail += r.heldText(g.Key)
-		why = &held
-	}
-	return plan, why
 }
 
 // excluded are the nodes that the gang keeps away from, by number; nil: none.
