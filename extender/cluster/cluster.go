@@ -47,6 +47,8 @@ type Cluster struct {
 	order      []*nodeState // by number in tree
 	tree       *topology.Tree
 	generation uint64 // of everything that decides eligibility
+	// offered are the resources that nodes have; rebuilt when nil.
+	offered map[string]bool
 }
 
 // members are the pods of a gang, and how often they have changed.
@@ -100,6 +102,7 @@ func (c *Cluster) SetNode(n *corev1.Node) {
 	}
 	c.generation++
 	c.freed++
+	c.offered = nil
 	c.notify()
 }
 
@@ -116,7 +119,7 @@ func (c *Cluster) DeleteNode(name string) {
 			c.orphan(name, uid, p)
 		}
 	}
-	c.tree, c.order = nil, nil
+	c.tree, c.order, c.offered = nil, nil, nil
 	c.generation++
 	c.notify()
 }

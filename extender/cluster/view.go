@@ -16,9 +16,14 @@ import (
 // Hold is room that is reserved on a node: for the pod, or, with an empty UID,
 // for one that is still to come.
 type Hold struct {
-	UID      types.UID
-	Node     string
+	UID  types.UID
+	Node string
+}
+
+// Claim is a number of holds that take the same.
+type Claim struct {
 	Requests map[string]int64
+	Holds    []Hold
 }
 
 // Pending is a gang that wants something: members without a place, or members it
@@ -30,7 +35,8 @@ type Pending struct {
 	Foreign []gang.Count
 	// Changes grows with every change to a pod of the gang.
 	Changes uint64
-	// Unpinned gives, for members that we pinned, their class without the pin.
+	// Unpinned gives, for members that we pinned and that have no hold, their class
+	// without the pin.
 	Unpinned map[string]gang.ClassID
 }
 
@@ -48,18 +54,25 @@ type View struct {
 
 	classes map[*class]gang.ClassID
 	index   map[string]int // of resources
+	seated  map[types.UID]bool
 }
 
-// View takes a snapshot with the holds' room taken. A hold whose pod is bound
-// counts once, as the bound pod.
-func (c *Cluster) View(holds []Hold) *View {
+// View takes a snapshot with the claims' room taken. A hold whose pod is bound
+// counts once, as the bound pod. Members with a hold have no class: they are
+// placed already, and there may be thousands.
+func (c *Cluster) View(claims []Claim) *View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.number()
-	v := &View{Version: c.version, Freed: c.freed, Overcommitted: map[string]bool{}, classes: map[*class]gang.ClassID{}}
+	v := &View{Version: c.version, Freed: c.freed, Overcommitted: map[string]bool{}, classes: map[*class]gang.ClassID{}, seated: map[types.UID]bool{}}
+	for _, claim := range claims {
+		for _, h := range claim.Holds {
+			v.seated[h.UID] = true
+		}
+	}
 	pending := c.pending()
 	v.Snapshot = &gang.Snapshot{Tree: c.tree, GPU: -1}
-	v.index = c.resources(pending, holds)
+	v.index = c.resources(pending, claims)
 	v.Snapshot.Resources = slices.Sorted(maps.Keys(v.index))
 	for i, r := range v.Snapshot.Resources {
 		v.index[r] = i
@@ -67,7 +80,7 @@ func (c *Cluster) View(holds []Hold) *View {
 			v.Snapshot.GPU = i
 		}
 	}
-	c.fill(v, holds)
+	c.fill(v, claims)
 	for _, members := range pending {
 		v.Gangs = append(v.Gangs, c.assemble(v, members))
 	}
@@ -126,17 +139,25 @@ func (g *members) wants() bool {
 }
 
 // resources names every resource that a node offers or a pod wants.
-func (c *Cluster) resources(pending [][]*Pod, holds []Hold) map[string]int {
+func (c *Cluster) resources(pending [][]*Pod, claims []Claim) map[string]int {
 	names := map[string]int{pods: 0, string(corev1.ResourceCPU): 0, string(corev1.ResourceMemory): 0}
-	for _, n := range c.nodes {
-		for _, a := range n.capacity {
-			names[a.resource] = 0
+	if c.offered == nil {
+		c.offered = map[string]bool{}
+		for _, n := range c.nodes {
+			for _, a := range n.capacity {
+				c.offered[a.resource] = true
+			}
 		}
+	}
+	for r := range c.offered {
+		names[r] = 0
 	}
 	for _, members := range pending {
 		for _, p := range members {
 			for _, a := range p.requests {
-				names[a.resource] = 0
+				if !c.offered[a.resource] {
+					names[a.resource] = 0
+				}
 			}
 			if p.membership == nil {
 				continue
@@ -148,8 +169,8 @@ func (c *Cluster) resources(pending [][]*Pod, holds []Hold) map[string]int {
 			}
 		}
 	}
-	for _, h := range holds {
-		for r := range h.Requests {
+	for _, claim := range claims {
+		for r := range claim.Requests {
 			names[r] = 0
 		}
 	}
@@ -157,7 +178,7 @@ func (c *Cluster) resources(pending [][]*Pod, holds []Hold) map[string]int {
 }
 
 // fill computes what is allocatable and what is free.
-func (c *Cluster) fill(v *View, holds []Hold) {
+func (c *Cluster) fill(v *View, claims []Claim) {
 	s, width := v.Snapshot, len(v.Snapshot.Resources)
 	s.Allocatable = make([]int64, width*len(c.order))
 	s.Free = make([]int64, width*len(c.order))
@@ -174,21 +195,28 @@ func (c *Cluster) fill(v *View, holds []Hold) {
 			}
 		}
 	}
-	for _, h := range holds {
-		if p := c.pods[h.UID]; p != nil && p.Node != "" {
-			continue
-		}
-		i, ok := s.Tree.Number(h.Node)
-		if !ok {
-			continue
-		}
-		for r, n := range h.Requests {
-			j := i*width + v.index[r]
-			if s.Free[j] -= n; s.Free[j] < 0 {
-				v.Overcommitted[h.Node] = true
+	for _, claim := range claims {
+		amounts := v.Amounts(claim.Requests)
+		for _, h := range claim.Holds {
+			if p := c.pods[h.UID]; p != nil && p.Node != "" {
+				continue
+			}
+			if i, ok := s.Tree.Number(h.Node); ok {
+				s.AssumeRequest(i, amounts)
+				v.Overcommitted[h.Node] = v.Overcommitted[h.Node] || overcommitted(s.Row(i), amounts)
 			}
 		}
 	}
+}
+
+// overcommitted tells whether the node has less than nothing of what was taken.
+func overcommitted(free, taken []int64) bool {
+	for r, n := range taken {
+		if n > 0 && free[r] < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // assemble makes the gang of these pods.
@@ -200,6 +228,7 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 	}
 	foreign := map[string]int{}
 	var stated []*Pod // pods whose word counts for the gang's spec
+	running := false
 	for _, p := range members {
 		if p.membership != nil && p.bad == nil && p.Phase != gang.Gone {
 			stated = append(stated, p)
@@ -210,7 +239,9 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 		}
 		id := gang.ClassID(-1)
 		switch {
-		case p.object == nil:
+		case p.object == nil || v.seated[p.UID]:
+		case p.Phase == gang.Bound && running:
+			// One running member stands for what the others want.
 		case p.Pinned == "":
 			id = c.classID(v, c.classOf(p))
 		default:
@@ -220,6 +251,7 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 				id = c.classID(v, c.classOf(p))
 			}
 		}
+		running = running || p.Phase == gang.Bound && id >= 0
 		g.Members = append(g.Members, p.member(id))
 	}
 	slices.SortFunc(g.Members, byRole)

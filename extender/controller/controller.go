@@ -54,7 +54,7 @@ type Controller struct {
 // Rounds follow each other at least this far apart, so that a burst of events
 // costs one round, and at most this far, so that time-outs are seen.
 const (
-	minRound = 5 * time.Millisecond
+	minRound = 20 * time.Millisecond
 	maxRound = time.Second
 	leaseFor = 5 * time.Second
 	// writesAtOnce bounds the writes under way to the API server.
@@ -172,14 +172,19 @@ func (c *Controller) snapshot() *round {
 		return nil
 	}
 	r := &round{now: c.opts.Now(), at: state.Revision, held: map[gang.Key]*reservation.Reservation{}}
-	var holds []cluster.Hold
+	var claims []cluster.Claim
 	for _, res := range state.Reservations {
 		r.held[res.Gang] = res
+		first := len(claims)
+		for _, requests := range res.Requests {
+			claims = append(claims, cluster.Claim{Requests: requests})
+		}
 		for _, m := range res.Members {
-			holds = append(holds, cluster.Hold{UID: types.UID(m.UID), Node: m.Node, Requests: res.Requests[m.Request]})
+			claim := &claims[first+m.Request]
+			claim.Holds = append(claim.Holds, cluster.Hold{UID: types.UID(m.UID), Node: m.Node})
 		}
 	}
-	r.view = c.cluster.View(holds)
+	r.view = c.cluster.View(claims)
 	// A pod that another replica saw bound, and whose reservation it therefore
 	// removed, must be seen bound here too before its room is counted.
 	if r.view.Version < state.AsOf {

@@ -18,8 +18,11 @@ import (
 // How much is written about a gang that waits. A gang that starts at once is
 // not explained at all.
 const (
-	// patience is how long a reason must stand before it is told.
-	patience = time.Second
+	// patience is how long a reason must stand before it is told; that members are
+	// missing, only when none has come or gone for a while: a large gang's pods
+	// take their time to be created, and each of them would be written to.
+	patience       = time.Second
+	memberPatience = 3 * time.Second
 	// conditionEvery is the least time between two texts for one gang; each
 	// member adds conditionPerPod, so that large gangs are told less often.
 	conditionEvery  = 10 * time.Second
@@ -107,11 +110,15 @@ func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec
 		why = &gang.Unschedulable{Code: why.Code, Detail: why.Detail + r.heldText(g.Key)}
 	}
 	code, text := string(why.Code), message(g.Key, g.Single, why)
-	if code != rec.code {
-		rec.code, rec.codeSince = code, r.now
+	if code != rec.code || (why.Code == gang.CodeMembers && g.Changes != rec.codeChanges) {
+		rec.code, rec.codeSince, rec.codeChanges = code, r.now, g.Changes
+	}
+	least := patience
+	if why.Code == gang.CodeMembers {
+		least = memberPatience
 	}
 	news := code != rec.toldCode
-	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery+time.Duration(len(g.Members))*conditionPerPod) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < patience) {
+	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery+time.Duration(len(g.Members))*conditionPerPod) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < least) {
 		return
 	}
 	if err := c.store.SetVerdict(ctx, g.Key, reservation.Verdict{Code: code, Text: text}); err != nil {

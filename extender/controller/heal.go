@@ -23,7 +23,7 @@ func (c *Controller) heal(ctx context.Context, r *round) {
 		}
 		rec := c.history.of(g.Key)
 		c.dissolve(ctx, r, g, rec)
-		if r.held[g.Key] == nil {
+		if r.held[g.Key] == nil && !seated(g) {
 			c.unpin(ctx, r, g, rec)
 		}
 	}

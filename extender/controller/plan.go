@@ -61,7 +61,7 @@ func placeholders(g *cluster.Pending, need *gang.Need) []gang.LateRole {
 	}
 	lost := need.Missing + len(need.Required)
 	for _, m := range g.Members {
-		if m.Phase == gang.Bound {
+		if m.Phase == gang.Bound && m.Class >= 0 {
 			return append(out, gang.LateRole{Members: lost, Class: m.Class})
 		}
 	}

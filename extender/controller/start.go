@@ -34,7 +34,7 @@ func (c *Controller) order(r *round) []*cluster.Pending {
 func wantsPlace(r *round, g *cluster.Pending) bool {
 	res := r.held[g.Key]
 	if res == nil {
-		return true
+		return !seated(g)
 	}
 	if res.Phase != reservation.Committed {
 		return false
@@ -54,6 +54,12 @@ func wantsPlace(r *round, g *cluster.Pending) bool {
 		}
 	}
 	return without
+}
+
+// seated tells whether a pending member had a place when the snapshot was taken. If
+// the reservation has ended since, the gang's turn is in the next round.
+func seated(g *cluster.Pending) bool {
+	return slices.ContainsFunc(g.Members, func(m gang.Member) bool { return m.Phase == gang.Pending && m.Class < 0 })
 }
 
 // start plans one gang and reserves its room. It returns false if the store has

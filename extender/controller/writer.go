@@ -29,11 +29,16 @@ const fieldManager = "lockstep"
 type Writer struct {
 	client kubernetes.Interface
 	writes *prometheus.CounterVec
+	binds  chan struct{} // bounds the binds under way
 }
+
+// bindsAtOnce keeps a large gang's binds, which are all due at the same moment, on
+// one HTTP/2 connection to the API server, which takes 100 streams.
+const bindsAtOnce = 64
 
 // NewWriter makes a Writer that counts its calls at the registerer.
 func NewWriter(client kubernetes.Interface, reg prometheus.Registerer) *Writer {
-	w := &Writer{client: client, writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+	w := &Writer{client: client, binds: make(chan struct{}, bindsAtOnce), writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lockstep_api_writes_total",
 		Help: "Writes to the API server, by what they do and how they ended. What does Lockstep cost the API server?",
 	}, []string{"write", "result"})}
@@ -119,6 +124,8 @@ func (w *Writer) Explain(ctx context.Context, p *cluster.Pod, message string) er
 // A pod that is bound there already is a success: an earlier call may have
 // succeeded and timed out on its way back.
 func (w *Writer) Bind(ctx context.Context, pod extender.PodRef, node string, annotations map[string]string) error {
+	w.binds <- struct{}{}
+	defer func() { <-w.binds }()
 	err := w.client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Annotations: annotations},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: node},

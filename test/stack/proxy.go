@@ -35,6 +35,10 @@ func NewProxy() (*Proxy, error) {
 		},
 		// A bind waits at the barrier, and each wait is a connection.
 		Transport: &http.Transport{MaxIdleConnsPerHost: 1000, IdleConnTimeout: time.Minute},
+		// A replica that was killed shows in the test's own checks.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
 	}
 	p.server = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		to := p.pick()
