@@ -1,11 +1,6 @@
 package gang
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/lockstep-scheduler/lockstep/topology"
-)
+import "slices"
 
 // Seat is a pod, or with an empty UID a pod to come, that wants a node.
 type Seat struct {
@@ -45,23 +40,36 @@ type Plan struct {
 // clusters cost few allocations; the zero value is ready. It is not for
 // concurrent use.
 type Planner struct {
-	s    *Snapshot
-	r    *Request
-	free []int64 // what is left, like Snapshot.Free, as seats are placed
+	s *Snapshot
+	r *Request
 
 	classes []demand // those that must be placed, hardest first
-	caps    []int    // room per node for the class at hand
-	allowed []bool   // nodes that may be used in the domain at hand; nil: all
-	gpuFree []int64  // free GPUs before each node, summed: a domain's are a difference
-	used    []int32  // pods of the class at hand that this plan has put on the node
-	steps   int      // of search that are left
-}
+	scarce  []demand // the same, those with the least room to spare first
+	// Depths between which a domain is sought: the widest that is allowed and the
+	// narrowest that is worth it.
+	widest, narrowest int
+	roomy             [][]bool // by depth, domain: it may hold everything
+	gpus              []tally  // of the nodes before each node: a domain's are a difference
 
-// demand is a number of seats of one class.
-type demand struct {
-	class ClassID
-	n     int
-	seats []int // indices into Request.Seats, in the order in which they are neighbours
+	// What is left as seats are placed. Each attempt works on an interval of nodes
+	// and makes only that fresh.
+	nodes   []int   // by seat; -1 for none
+	kept    []int   // nodes of the best attempt so far
+	free    []int64 // like Snapshot.Free
+	used    []int32 // pods of the class at hand, by node
+	allowed []bool  // by node; heeded only while narrowed is set
+	// narrowed tells that only allowed nodes may be used.
+	narrowed bool
+	steps    int // of search that are left
+
+	// Buffers.
+	caps  []int   // room per node for the class at hand
+	sums  []int64 // of something over the nodes before each node
+	here  []int   // running members by domain
+	rooms []int   // of the children of a domain
+	parts []part
+	spots []spot
+	list  []candidate
 }
 
 // Place plans with a Planner of its own.
@@ -77,292 +85,59 @@ func Place(s *Snapshot, r *Request) (*Plan, *Unschedulable) {
 //     level on; below it the fewest domains, in equal slices above the host level,
 //     with neighbours by rank;
 //  3. the least damage: the domain, and the nodes in it, that leave the fewest
-//     free GPUs behind; pods without GPUs go to nodes without any;
+//     free GPUs behind, in wider domains that are not whole any more; pods without
+//     GPUs go to nodes without any;
 //  4. the lowest node numbers.
 func (p *Planner) Place(s *Snapshot, r *Request) (*Plan, *Unschedulable) {
 	p.begin(s, r)
-	narrowest, widest := p.levels()
-	if homes := p.homes(widest); homes > 1 && widest > 0 {
-		return nil, p.scattered(widest, homes)
+	if homes := p.homes(p.widest); homes > 1 && p.widest > 0 {
+		return nil, p.scattered(homes)
 	}
-	for depth := narrowest; depth >= widest; depth-- {
-		for _, domain := range p.candidates(depth) {
-			if plan := p.in(depth, domain); plan != nil {
-				p.optional(plan, depth, domain, widest)
-				p.title(plan)
-				return plan, nil
-			}
+	for depth := p.narrowest; depth >= p.widest; depth-- {
+		if domain, ok := p.best(depth, p.candidates(depth)); ok {
+			p.optional(depth, domain)
+			return p.plan(), nil
 		}
 	}
-	return nil, p.explain(widest)
+	return nil, p.explain()
 }
 
-// begin sorts the seats into demands and copies what is free.
-func (p *Planner) begin(s *Snapshot, r *Request) {
-	p.s, p.r = s, r
-	p.classes = demands(s, r.Seats, false)
-	p.allowed, p.steps = nil, searchSteps
-	p.gpuFree = slices.Grow(p.gpuFree[:0], s.Tree.Len()+1)[:s.Tree.Len()+1]
-	p.gpuFree[0] = 0
-	for n := range s.Tree.Len() {
-		p.gpuFree[n+1] = p.gpuFree[n] + max(0, s.gpus(s.Free, n))
-	}
-	p.caps = slices.Grow(p.caps[:0], s.Tree.Len())[:s.Tree.Len()]
-	p.used = slices.Grow(p.used[:0], s.Tree.Len())[:s.Tree.Len()]
-}
-
-// gpus gives the GPUs of the node in a list like Free.
-func (s *Snapshot) gpus(list []int64, node int) int64 {
-	if s.GPU < 0 {
-		return 0
-	}
-	return list[node*len(s.Resources)+s.GPU]
-}
-
-// wantsGPUs tells whether pods of the class take GPUs.
-func (s *Snapshot) wantsGPUs(class ClassID) bool {
-	return s.GPU >= 0 && s.Classes[class].Request[s.GPU] > 0
-}
-
-// demands groups the seats by class, hardest first: by GPUs, then by the number
-// of nodes that come into question, then by size.
-func demands(s *Snapshot, seats []Seat, optional bool) []demand {
-	order := make([]int, 0, len(seats))
-	for i := range seats {
-		if seats[i].Optional == optional {
-			order = append(order, i)
+// best places everything in that of the candidates where it uses the fewest
+// children, of equal ones in the first by order, and tells which it is.
+func (p *Planner) best(depth int, list []candidate) (domain int, ok bool) {
+	p.bound(depth, list)
+	var found candidate // with the children that are used as its bound
+	for i := range list {
+		// The first one nearly always does, so the others are sorted only after it.
+		switch i {
+		case 0:
+			p.foremost(depth, list)
+		case 1:
+			slices.SortFunc(list[1:], func(a, b candidate) int { return p.compare(depth, a, b) })
 		}
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		x, y := &seats[a], &seats[b]
-		return cmp.Or(cmp.Compare(x.Role, y.Role), cmp.Compare(x.Rank, y.Rank), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
-	})
-	index := map[ClassID]int{}
-	var out []demand
-	for _, i := range order {
-		class := seats[i].Class
-		at, ok := index[class]
-		if !ok {
-			at = len(out)
-			index[class] = at
-			out = append(out, demand{class: class})
+		c := list[i]
+		if found.fewest > 0 && (c.here < found.here || c.fewest >= found.fewest) {
+			break
 		}
-		out[at].n++
-		out[at].seats = append(out[at].seats, i)
-	}
-	slices.SortStableFunc(out, func(a, b demand) int { return s.harder(a.class, b.class) })
-	return out
-}
-
-// harder orders classes, the one that is harder to place first.
-func (s *Snapshot) harder(a, b ClassID) int {
-	x, y := &s.Classes[a], &s.Classes[b]
-	if s.GPU >= 0 {
-		if c := cmp.Compare(y.Request[s.GPU], x.Request[s.GPU]); c != 0 {
-			return c
-		}
-	}
-	return cmp.Or(cmp.Compare(ineligible(y), ineligible(x)), slices.Compare(y.Request, x.Request))
-}
-
-func ineligible(c *Class) int {
-	n := 0
-	for _, count := range c.Ineligible {
-		n += count.N
-	}
-	return n
-}
-
-// levels gives the depths between which a domain is sought.
-func (p *Planner) levels() (narrowest, widest int) {
-	t := p.s.Tree
-	widest, _ = t.Depth(topology.Cluster)
-	if depth, ok := t.Depth(p.r.Required); ok {
-		widest = depth
-	}
-	narrowest = widest
-	if depth, ok := t.Depth(p.r.Preferred); ok {
-		return max(depth, widest), widest
-	}
-	for _, seat := range p.r.Seats {
-		if p.s.wantsGPUs(seat.Class) {
-			return t.Depths() - 1, widest
-		}
-	}
-	return narrowest, widest
-}
-
-// homes counts the domains of a level that hold running members.
-func (p *Planner) homes(depth int) int {
-	homes := map[int]bool{}
-	for _, n := range p.r.Fixed {
-		homes[p.s.Tree.Domain(depth, n)] = true
-	}
-	return len(homes)
-}
-
-// candidates gives the domains of a level that come into question, the best
-// first: those where most members run already, then those with the fewest free
-// GPUs. Domains without enough room for some class are left out.
-func (p *Planner) candidates(depth int) []int {
-	t := p.s.Tree
-	here := make([]int, t.Domains(depth))
-	for _, n := range p.r.Fixed {
-		here[t.Domain(depth, n)]++
-	}
-	wanted := 0
-	if len(p.r.Fixed) > 0 {
-		wanted = 1 // only domains with members in them are near
-	}
-	roomy := p.roomy(depth)
-	out := make([]int, 0, len(here))
-	for domain, members := range here {
-		if members >= wanted && roomy[domain] {
-			out = append(out, domain)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b int) int {
-		return cmp.Or(cmp.Compare(here[b], here[a]), cmp.Compare(p.gpusIn(depth, a), p.gpusIn(depth, b)))
-	})
-	return out
-}
-
-// gpusIn counts the free GPUs of a domain before anything is placed.
-func (p *Planner) gpusIn(depth, domain int) int64 {
-	from, to := p.s.Tree.Interval(depth, domain)
-	return p.gpuFree[to] - p.gpuFree[from]
-}
-
-// roomy tells which domains of a level have room for each class by itself, which
-// is necessary and, with one class, enough.
-func (p *Planner) roomy(depth int) []bool {
-	t := p.s.Tree
-	out := make([]bool, t.Domains(depth))
-	for i := range out {
-		out[i] = true
-	}
-	p.reset()
-	for _, d := range p.classes {
-		p.measure(d.class, 0, t.Len())
-		for domain := range out {
-			from, to := t.Interval(depth, domain)
-			out[domain] = out[domain] && sum(p.caps[from:to]) >= d.n
-		}
-	}
-	return out
-}
-
-func sum(list []int) int {
-	total := 0
-	for _, n := range list {
-		total += n
-	}
-	return total
-}
-
-// reset makes everything free again that this plan has taken so far.
-func (p *Planner) reset() {
-	p.free = append(p.free[:0], p.s.Free...)
-	clear(p.used)
-}
-
-// in places everything that must be placed inside the domain, or gives nil.
-func (p *Planner) in(depth, domain int) *Plan {
-	p.allowed = nil
-	plan := p.spread(depth, domain)
-	used := -1
-	if plan != nil {
-		used = p.childrenUsed(plan, depth, domain)
-	}
-	if len(p.classes) < 2 || used == 1 {
-		return plan
-	}
-	return p.better(plan, used, depth, domain)
-}
-
-// spread places class by class, the hardest first.
-func (p *Planner) spread(depth, domain int) *Plan {
-	p.reset()
-	plan := p.newPlan()
-	for _, d := range p.classes {
-		clear(p.used)
-		if !p.distribute(plan, d.class, d.seats, depth, domain) {
-			return nil
-		}
-	}
-	return plan
-}
-
-func (p *Planner) newPlan() *Plan {
-	plan := &Plan{Nodes: make([]int, len(p.r.Seats))}
-	for i := range plan.Nodes {
-		plan.Nodes[i] = -1
-	}
-	return plan
-}
-
-// put gives a seat its node.
-func (p *Planner) put(plan *Plan, seat, node int) {
-	plan.Nodes[seat] = node
-	class := &p.s.Classes[p.r.Seats[seat].Class]
-	width := len(p.s.Resources)
-	row := p.free[node*width : (node+1)*width]
-	for r, n := range class.Request {
-		row[r] -= n
-	}
-	p.used[node]++
-}
-
-// optional places the optional seats that fit, near the others, within the widest
-// level that is allowed.
-func (p *Planner) optional(plan *Plan, depth, domain, widest int) {
-	p.allowed = nil
-	p.take(plan)
-	for _, d := range demands(p.s, p.r.Seats, true) {
-		p.settleClass(plan, d.class)
-		rest := d.seats
-		at, node := depth, 0
-		if from, to := p.s.Tree.Interval(depth, domain); from < to {
-			node = from
-		}
-		for ; at >= widest && len(rest) > 0; at-- {
-			here := p.s.Tree.Domain(at, node)
-			from, to := p.s.Tree.Interval(at, here)
-			p.measure(d.class, from, to)
-			n := min(len(rest), sum(p.caps[from:to]))
-			if n > 0 && p.distribute(plan, d.class, rest[:n], at, here) {
-				rest = rest[n:]
-			}
-		}
-	}
-}
-
-// take makes what is free that which the plan leaves.
-func (p *Planner) take(plan *Plan) {
-	p.reset()
-	width := len(p.s.Resources)
-	for seat, node := range plan.Nodes {
-		if node < 0 {
+		used := p.in(depth, c.domain)
+		if used == 0 || (found.fewest > 0 && used >= found.fewest) {
 			continue
 		}
-		for r, n := range p.s.Classes[p.r.Seats[seat].Class].Request {
-			p.free[node*width+r] -= n
+		if used <= c.fewest {
+			return c.domain, true
 		}
+		found = candidate{domain: c.domain, here: c.here, fewest: used}
+		p.kept = append(p.kept[:0], p.nodes...)
 	}
+	if found.fewest > 0 {
+		copy(p.nodes, p.kept)
+	}
+	return found.domain, found.fewest > 0
 }
 
-// settleClass counts where the plan has put pods of the class.
-func (p *Planner) settleClass(plan *Plan, class ClassID) {
-	clear(p.used)
-	for seat, node := range plan.Nodes {
-		if node >= 0 && p.r.Seats[seat].Class == class {
-			p.used[node]++
-		}
-	}
-}
-
-// title names the narrowest domain that holds the plan and the running members.
-func (p *Planner) title(plan *Plan) {
+// plan copies what was found.
+func (p *Planner) plan() *Plan {
+	plan := &Plan{Nodes: slices.Clone(p.nodes)}
 	t := p.s.Tree
 	low, high := t.Len(), -1
 	for _, list := range [][]int{plan.Nodes, p.r.Fixed} {
@@ -373,13 +148,148 @@ func (p *Planner) title(plan *Plan) {
 		}
 	}
 	if high < 0 {
+		return plan
+	}
+	depth := t.Depths() - 1
+	// Domains are intervals: what holds both ends holds all between.
+	for t.Domain(depth, low) != t.Domain(depth, high) {
+		depth--
+	}
+	plan.Level, plan.Domain = t.LevelName(depth), t.DomainName(depth, t.Domain(depth, low))
+	return plan
+}
+
+// in places everything that must be placed inside the domain, as well as it can,
+// and gives the number of its children that are used: 0 if it could not.
+func (p *Planner) in(depth, domain int) int {
+	found := p.greedy(depth, domain)
+	if len(p.classes) < 2 || depth == p.s.Tree.Depths()-1 {
+		return p.childrenUsed(found, depth, domain) // which is exact
+	}
+	used := p.childrenUsed(found, depth, domain)
+	switch {
+	case used == 1 || (found && !p.caring()):
+		return used
+	case !p.caring():
+		from, to := p.s.Tree.Interval(depth, domain)
+		return p.childrenUsed(p.search(from, to), depth, domain)
+	}
+	return p.better(used, depth, domain)
+}
+
+// greedy places class by class, in several ways if need be.
+func (p *Planner) greedy(depth, domain int) bool {
+	if p.spread(p.classes, depth, domain, p.caring()) {
+		return true
+	}
+	return len(p.classes) > 1 && depth < p.s.Tree.Depths()-1 &&
+		(p.spread(p.classes, depth, domain, false) || p.spread(p.scarce, depth, domain, false))
+}
+
+// spread places class by class in the order given: if near is set, in the children
+// of the domain that the classes before it use already, if those have the room.
+func (p *Planner) spread(classes []demand, depth, domain int, near bool) bool {
+	from, to := p.s.Tree.Interval(depth, domain)
+	p.reset(from, to)
+	for i, d := range classes {
+		clear(p.used[from:to])
+		if near && i > 0 && p.beside(d, depth, domain) {
+			continue
+		}
+		if !p.distribute(d.class, d.seats, depth, domain) {
+			return false
+		}
+	}
+	return true
+}
+
+// beside places the class in the children of the domain that hold seats already.
+func (p *Planner) beside(d demand, depth, domain int) bool {
+	t := p.s.Tree
+	if depth == t.Depths()-1 {
+		return false
+	}
+	from, to := t.Interval(depth, domain)
+	clear(p.allowed[from:to])
+	for _, n := range p.nodes {
+		if n >= 0 && !p.allowed[n] {
+			first, end := t.Interval(depth+1, t.Domain(depth+1, n))
+			for m := first; m < end; m++ {
+				p.allowed[m] = true
+			}
+		}
+	}
+	p.narrowed = true
+	ok := p.distribute(d.class, d.seats, depth, domain)
+	p.narrowed = false
+	return ok
+}
+
+// reset makes everything in the interval free again that this plan has taken so
+// far, which must have been in the interval.
+func (p *Planner) reset(from, to int) {
+	width := len(p.s.Resources)
+	copy(p.free[from*width:to*width], p.s.Free[from*width:to*width])
+	clear(p.used[from:to])
+	for i := range p.nodes {
+		p.nodes[i] = -1
+	}
+}
+
+// put gives a seat its node.
+func (p *Planner) put(seat, node int) {
+	p.nodes[seat] = node
+	width := len(p.s.Resources)
+	row := p.free[node*width : (node+1)*width]
+	for r, n := range p.s.Classes[p.r.Seats[seat].Class].Request {
+		row[r] -= n
+	}
+	p.used[node]++
+}
+
+// optional places the optional seats that fit: in the domain that holds the others,
+// then ever further away, up to the widest level that is allowed.
+func (p *Planner) optional(depth, domain int) {
+	t := p.s.Tree
+	node, end := t.Interval(depth, domain)
+	if node == end {
 		return
 	}
-	for depth := t.Depths() - 1; depth >= 0; depth-- {
-		// Domains are intervals: what holds both ends holds all between.
-		if domain := t.Domain(depth, low); domain == t.Domain(depth, high) {
-			plan.Level, plan.Domain = t.LevelName(depth), t.DomainName(depth, domain)
-			return
+	surplus := demands(p.s, p.r.Seats, true)
+	if len(surplus) > 0 {
+		p.retake()
+	}
+	for _, d := range surplus {
+		p.count(d.class)
+		rest := d.seats
+		for at := depth; at >= p.widest && len(rest) > 0; at-- {
+			here := t.Domain(at, node)
+			from, to := t.Interval(at, here)
+			n := min(len(rest), p.measure(d.class, from, to))
+			if n > 0 && p.distribute(d.class, rest[:n], at, here) {
+				rest = rest[n:]
+			}
+		}
+	}
+}
+
+// retake makes everything free but what is placed: attempts that failed may have
+// left their marks elsewhere.
+func (p *Planner) retake() {
+	copy(p.free, p.s.Free)
+	for seat, node := range p.nodes {
+		if node >= 0 {
+			p.put(seat, node)
+		}
+	}
+}
+
+// count finds where pods of the class are placed already.
+func (p *Planner) count(class ClassID) {
+	clear(p.used)
+	for seat, node := range p.nodes {
+		if node >= 0 && p.r.Seats[seat].Class == class {
+			p.used[node]++
 		}
 	}
 }

@@ -10,54 +10,80 @@ import (
 
 // explain says why nothing fits, for the first thing that is wrong: the size of
 // the cluster, what its nodes refuse, what is free, or the required level.
-func (p *Planner) explain(widest int) *Unschedulable {
+func (p *Planner) explain() *Unschedulable {
 	if p.s.Tree.Len() == 0 {
 		return &Unschedulable{Code: CodeSize, Detail: "the cluster has no nodes"}
 	}
-	p.allowed = nil
-	p.reset()
+	p.reset(0, p.s.Tree.Len())
 	for _, d := range p.classes {
 		if why := p.short(d); why != nil {
 			return why
 		}
 	}
-	if widest > 0 && p.in(0, 0) != nil {
-		return p.tooNarrow(widest)
+	if why := p.shortTogether(); why != nil {
+		return why
+	}
+	p.steps = searchSteps
+	if p.widest > 0 && p.in(0, 0) > 0 {
+		return p.tooNarrow()
 	}
 	return &Unschedulable{Code: CodeRoom, Detail: fmt.Sprintf(
-		"each of its %d kinds of pods has room by itself, but not all of them together", len(p.classes)) + p.left(p.classes[0])}
+		"each of its %d kinds of pods has room by itself, but not all of them together: what is free lies in pieces", len(p.classes)) + p.left(p.classes[0])}
 }
 
 // short says why the cluster lacks room for one class by itself, or nil.
 func (p *Planner) short(d demand) *Unschedulable {
 	c := &p.s.Classes[d.class]
-	p.measure(d.class, 0, p.s.Tree.Len())
-	have, perNode := sum(p.caps), slices.Max(p.caps)
-	if have >= d.n {
+	clear(p.used)
+	have, wanted := p.measure(d.class, 0, p.s.Tree.Len()), len(d.seats)
+	if have >= wanted {
 		return nil
 	}
 	size, largest, may := p.empty(c)
 	switch {
 	case largest == 0:
-		return &Unschedulable{Code: CodeSize, Detail: p.tooLarge(c)}
-	case size < d.n:
-		return &Unschedulable{Code: CodeSize, Detail: p.needs(d, largest, "") + p.has("the cluster has", size, largest)}
-	case may < d.n:
+		return &Unschedulable{Code: CodeSize, Detail: p.tooLarge(d)}
+	case size < wanted:
+		return &Unschedulable{Code: CodeSize, Detail: p.needs(d, largest, "") + has("the cluster has", "", size, largest)}
+	case may < wanted:
 		return &Unschedulable{Code: CodeConstraints, Detail: p.needs(d, largest, "") +
-			p.has("the nodes it may use have", may, largest) + p.left(d)}
+			has("the nodes that it may use have", " of them", may, largest) + p.left(d)}
 	}
-	return &Unschedulable{Code: CodeRoom, Detail: p.needs(d, max(largest, perNode), "free ") + p.available(have, largest) + p.scarce(d) + p.left(d)}
+	return &Unschedulable{Code: CodeRoom, Detail: p.needs(d, largest, "free ") + available(have, largest) + p.lacking(d) + p.left(d)}
+}
+
+// shortTogether says of what the cluster has too little for all classes together,
+// or nil.
+func (p *Planner) shortTogether() *Unschedulable {
+	width := len(p.s.Resources)
+	for r, want := range p.total() {
+		var free, all int64
+		for n := range p.s.Tree.Len() {
+			free += max(0, p.s.Free[n*width+r])
+			all += p.s.Allocatable[n*width+r]
+		}
+		switch {
+		case want > all:
+			return &Unschedulable{Code: CodeSize, Detail: fmt.Sprintf("needs %s in all; the cluster has %s", p.amount(r, want), quantity(p.s.Resources[r], all))}
+		case want > free:
+			return &Unschedulable{Code: CodeRoom, Detail: fmt.Sprintf("needs %s in all; %s free", p.amount(r, want), isAre(p.s.Resources[r], free))}
+		}
+	}
+	return nil
+}
+
+func isAre(resource string, n int64) string {
+	if n == 1 {
+		return "1 is"
+	}
+	return quantity(resource, n) + " are"
 }
 
 // empty counts how many pods of the class the cluster would take if nothing ran:
 // on all nodes, at most on one node, and on the nodes that it may use.
 func (p *Planner) empty(c *Class) (all, largest, may int) {
-	width := len(p.s.Resources)
 	for n := range p.s.Tree.Len() {
-		k := room(c, p.s.Allocatable[n*width:(n+1)*width])
-		if c.MaxPerNode > 0 {
-			k = min(k, c.MaxPerNode)
-		}
+		k := p.whenEmpty(c, n)
 		all += k
 		largest = max(largest, k)
 		if p.usable(c, n) {
@@ -67,8 +93,19 @@ func (p *Planner) empty(c *Class) (all, largest, may int) {
 	return all, largest, may
 }
 
+// whenEmpty is how many pods of the class the node would take if nothing ran on it.
+func (p *Planner) whenEmpty(c *Class, node int) int {
+	width := len(p.s.Resources)
+	k := room(c, p.s.GPU, p.s.Allocatable[node*width:(node+1)*width])
+	if c.MaxPerNode > 0 {
+		k = min(k, c.MaxPerNode)
+	}
+	return k
+}
+
 // tooLarge says what no node has enough of.
-func (p *Planner) tooLarge(c *Class) string {
+func (p *Planner) tooLarge(d demand) string {
+	c := &p.s.Classes[d.class]
 	width := len(p.s.Resources)
 	var parts []string
 	for r, want := range c.Request {
@@ -81,43 +118,60 @@ func (p *Planner) tooLarge(c *Class) string {
 		}
 	}
 	if len(parts) == 0 {
-		return "no node has " + p.request(c, "") + " together"
+		parts = []string{p.request(c, "") + " together"}
 	}
-	return "no node has " + strings.Join(parts, " or ")
+	whose := ""
+	if role := p.role(d); role != "" {
+		whose = " for role " + role
+	}
+	return "no node has " + strings.Join(parts, " or ") + whose
+}
+
+// role names the role of all seats of the class, if it takes that to tell them
+// from others.
+func (p *Planner) role(d demand) string {
+	role := p.r.Seats[d.seats[0]].Role
+	if len(p.classes) < 2 || slices.ContainsFunc(d.seats, func(seat int) bool { return p.r.Seats[seat].Role != role }) {
+		return ""
+	}
+	return role
 }
 
 // needs says what the class wants: whole nodes where a node holds one of them.
 func (p *Planner) needs(d demand, perNode int, free string) string {
 	c := &p.s.Classes[d.class]
-	each := ""
-	if d.n > 1 {
+	n, each, who := len(d.seats), "", ""
+	if n > 1 {
 		each = " each"
 	}
-	if perNode <= 1 {
-		return fmt.Sprintf("needs %s with %s%s", count(d.n, "node"), p.request(c, free), each)
+	if role := p.role(d); role != "" {
+		who = "role " + role + " "
 	}
-	return fmt.Sprintf("needs room for %s of %s%s", count(d.n, "member"), p.request(c, ""), each)
+	if perNode <= 1 {
+		return fmt.Sprintf("%sneeds %s with %s%s", who, count(n, "node"), p.request(c, free), each)
+	}
+	return fmt.Sprintf("%sneeds room for %s of %s%s", who, count(n, "member"), p.request(c, ""), each)
 }
 
-func (p *Planner) has(subject string, n, perNode int) string {
+func has(subject, nodes string, n, perNode int) string {
 	if perNode <= 1 {
-		return fmt.Sprintf("; %s %d", subject, n)
+		return fmt.Sprintf("; %s %d%s", subject, n, nodes)
 	}
 	return fmt.Sprintf("; %s room for %d", subject, n)
 }
 
-func (p *Planner) available(n, perNode int) string {
-	if perNode <= 1 {
-		if n == 1 {
-			return "; 1 has them"
-		}
-		return fmt.Sprintf("; %d have them", n)
+func available(n, perNode int) string {
+	switch {
+	case perNode > 1:
+		return fmt.Sprintf("; there is room for %d", n)
+	case n == 1:
+		return "; 1 has them"
 	}
-	return fmt.Sprintf("; there is room for %d", n)
+	return fmt.Sprintf("; %d have them", n)
 }
 
-// scarce names what the nodes that may be used have too little of for one pod.
-func (p *Planner) scarce(d demand) string {
+// lacking names what the nodes that may be used have too little of for one pod.
+func (p *Planner) lacking(d demand) string {
 	c := &p.s.Classes[d.class]
 	width := len(p.s.Resources)
 	nodes := make([]int, width)
@@ -174,41 +228,100 @@ func (p *Planner) left(d demand) string {
 
 // scattered says that the running members are in several domains of the required
 // level already.
-func (p *Planner) scattered(depth, homes int) *Unschedulable {
+func (p *Planner) scattered(homes int) *Unschedulable {
 	return &Unschedulable{Code: CodeTopology, Detail: fmt.Sprintf(
-		"must be in one %s, and its running members are in %d of them", p.s.Tree.LevelName(depth), homes)}
+		"must be in one %s, and its running members are in %d of them", p.s.Tree.LevelName(p.widest), homes)}
 }
 
 // tooNarrow says how far the best domain of the required level gets.
-func (p *Planner) tooNarrow(depth int) *Unschedulable {
+func (p *Planner) tooNarrow() *Unschedulable {
 	t := p.s.Tree
-	level := t.LevelName(depth)
-	p.reset()
-	home, where := -1, "comes closest with"
-	if len(p.r.Fixed) > 0 {
-		home, where = t.Domain(depth, p.r.Fixed[0]), "holds its running members, and has room for"
-	}
+	level := t.LevelName(p.widest)
+	p.reset(0, t.Len())
 	// The class that gets least far in its best domain is the one to speak of.
-	worst, at, got, perNode := p.classes[0], -1, 0, 1
+	worst, at, got := p.classes[0], -1, 0
 	for _, d := range p.classes {
-		best, most := -1, -1
-		p.measure(d.class, 0, t.Len())
-		for domain := range t.Domains(depth) {
-			if home >= 0 && domain != home {
-				continue
-			}
-			from, to := t.Interval(depth, domain)
-			if n := sum(p.caps[from:to]); n > most {
-				best, most = domain, n
-			}
-		}
-		if at < 0 || most*worst.n < got*d.n {
+		best, most := p.roomiest(d)
+		if at < 0 || most*len(worst.seats) < got*len(d.seats) {
 			worst, at, got = d, best, most
-			_, perNode, _ = p.empty(&p.s.Classes[d.class])
 		}
 	}
-	return &Unschedulable{Code: CodeTopology, Detail: p.needs(worst, perNode, "free ") +
-		fmt.Sprintf(" in one %s; %s %s %s %d of %d", level, level, t.DomainName(depth, at), where, min(got, worst.n), worst.n) + p.left(worst)}
+	wanted := len(worst.seats)
+	if got >= wanted {
+		return &Unschedulable{Code: CodeTopology, Detail: p.tooNarrowTogether()}
+	}
+	c := &p.s.Classes[worst.class]
+	_, perNode, _ := p.empty(c)
+	where := "comes closest with"
+	if len(p.r.Fixed) > 0 {
+		where = "holds its running members and has room for"
+	}
+	detail := p.needs(worst, perNode, "free ") + fmt.Sprintf(" in one %s; %s %s %s %d of %d", level, level, t.DomainName(p.widest, at), where, got, wanted)
+	if most := p.roomiestEmpty(c); most < wanted {
+		detail += fmt.Sprintf("; even if empty, no %s has room for more than %d", level, most)
+	}
+	return &Unschedulable{Code: CodeTopology, Detail: detail + p.left(worst)}
+}
+
+// roomiest finds the domain of the required level with the most room for a class:
+// if members run already, theirs.
+func (p *Planner) roomiest(d demand) (best, most int) {
+	t := p.s.Tree
+	best, most = -1, -1
+	clear(p.used)
+	p.measure(d.class, 0, t.Len())
+	for domain := range t.Domains(p.widest) {
+		from, to := t.Interval(p.widest, domain)
+		if len(p.r.Fixed) > 0 && (p.r.Fixed[0] < from || p.r.Fixed[0] >= to) {
+			continue
+		}
+		if n := sum(p.caps[from:to]); n > most {
+			best, most = domain, n
+		}
+	}
+	return best, most
+}
+
+// roomiestEmpty is how many pods of the class the best domain of the required
+// level would take if nothing ran.
+func (p *Planner) roomiestEmpty(c *Class) int {
+	t := p.s.Tree
+	most := 0
+	for domain := range t.Domains(p.widest) {
+		n := 0
+		for from, to := t.Interval(p.widest, domain); from < to; from++ {
+			n += p.whenEmpty(c, from)
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// tooNarrowTogether speaks of a gang whose classes have room in one domain of the
+// required level each, but not together.
+func (p *Planner) tooNarrowTogether() string {
+	t := p.s.Tree
+	level, width := t.LevelName(p.widest), len(p.s.Resources)
+	text := fmt.Sprintf("no one %s has room for all its %d kinds of pods together", level, len(p.classes))
+	if len(p.r.Fixed) > 0 {
+		return text + " where its running members are"
+	}
+	for r, want := range p.total() {
+		best, most := 0, int64(0)
+		for domain := range t.Domains(p.widest) {
+			free := int64(0)
+			for from, to := t.Interval(p.widest, domain); from < to; from++ {
+				free += max(0, p.s.Free[from*width+r])
+			}
+			if free > most {
+				best, most = domain, free
+			}
+		}
+		if most < want {
+			return text + fmt.Sprintf(": they need %s, and %s %s comes closest with %s", p.amount(r, want), level, t.DomainName(p.widest, best), quantity(p.s.Resources[r], most))
+		}
+	}
+	return text
 }
 
 // request lists what one pod takes: its GPUs, or if it has none the rest.

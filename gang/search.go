@@ -3,6 +3,7 @@ package gang
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Gangs of several classes are a bin packing problem with several sizes: placing
@@ -12,25 +13,26 @@ const (
 	searchSteps  = 200_000 // of search, in one call of Place
 	maxClasses   = 8       // for which search is tried
 	maxChildren  = 12      // of a domain, of which all combinations are tried
-	subsetTries  = 64      // combinations tried where there are many nodes
-	fewNodes     = 64
 	maxOfOneKind = math.MaxUint16
 )
 
-// childrenUsed counts the domains of the next narrower level that the plan uses.
-func (p *Planner) childrenUsed(plan *Plan, depth, domain int) int {
-	t := p.s.Tree
-	if depth == t.Depths()-1 {
+// childrenUsed counts the domains of the next narrower level that hold seats, if
+// a place was found for them. Where it does not matter it is 1.
+func (p *Planner) childrenUsed(found bool, depth, domain int) int {
+	switch {
+	case !found:
+		return 0
+	case depth == p.s.Tree.Depths()-1 || !p.caring() || len(p.classes) == 0:
 		return 1
 	}
-	first, end := t.Children(depth, domain)
+	first, end := p.s.Tree.Children(depth, domain)
 	used := make([]bool, end-first)
 	n := 0
-	for _, node := range plan.Nodes {
+	for _, node := range p.nodes {
 		if node < 0 {
 			continue
 		}
-		if c := t.Domain(depth+1, node) - first; !used[c] {
+		if c := p.s.Tree.Domain(depth+1, node) - first; !used[c] {
 			used[c] = true
 			n++
 		}
@@ -39,30 +41,20 @@ func (p *Planner) childrenUsed(plan *Plan, depth, domain int) int {
 }
 
 // better looks for a plan that uses fewer children of the domain than the one at
-// hand does, which may be none at all.
-func (p *Planner) better(plan *Plan, used, depth, domain int) *Plan {
-	t := p.s.Tree
-	if depth == t.Depths()-1 || len(p.classes) > maxClasses {
-		return plan
-	}
-	if p.steps == 0 {
-		return plan
-	}
-	first, end := t.Children(depth, domain)
-	from, to := t.Interval(depth, domain)
+// hand does, which may be none at all, and gives how many are used then.
+func (p *Planner) better(used, depth, domain int) int {
+	first, end := p.s.Tree.Children(depth, domain)
+	from, to := p.s.Tree.Interval(depth, domain)
 	if end-first > maxChildren {
-		if plan == nil {
-			plan = p.search(from, to)
+		if used > 0 {
+			return used
 		}
-		return plan
+		return p.childrenUsed(p.search(from, to), depth, domain)
 	}
+	before := slices.Clone(p.nodes)
 	room := p.roomByChild(depth, first, end)
-	tries := subsetTries
-	if to-from <= fewNodes {
-		tries = 1 << maxChildren
-	}
 	limit := end - first
-	if plan != nil {
+	if used > 0 {
 		limit = used - 1
 	}
 	for size := 1; size <= limit; size++ {
@@ -70,27 +62,30 @@ func (p *Planner) better(plan *Plan, used, depth, domain int) *Plan {
 			if bits.OnesCount(set) != size || !p.enough(room, set) {
 				continue
 			}
-			if tries--; tries < 0 {
-				return plan
+			if p.steps -= to - from; p.steps < 0 {
+				copy(p.nodes, before)
+				return used
 			}
-			if found := p.within(set, depth, domain, first); found != nil {
-				return found
+			if p.within(set, depth, domain, first) {
+				return size
 			}
 		}
 	}
-	return plan
+	copy(p.nodes, before)
+	return used
 }
 
 // roomByChild gives, for each class, the room in each child domain by itself.
 func (p *Planner) roomByChild(depth, first, end int) [][]int {
 	t := p.s.Tree
-	p.reset()
+	from, _ := t.Interval(depth+1, first)
+	_, to := t.Interval(depth+1, end-1)
+	p.reset(from, to)
 	out := make([][]int, len(p.classes))
 	for i, d := range p.classes {
 		for c := first; c < end; c++ {
 			from, to := t.Interval(depth+1, c)
-			p.measure(d.class, from, to)
-			out[i] = append(out[i], sum(p.caps[from:to]))
+			out[i] = append(out[i], p.measure(d.class, from, to))
 		}
 	}
 	return out
@@ -105,7 +100,7 @@ func (p *Planner) enough(room [][]int, set uint) bool {
 				n += r
 			}
 		}
-		if n < d.n {
+		if n < len(d.seats) {
 			return false
 		}
 	}
@@ -113,18 +108,15 @@ func (p *Planner) enough(room [][]int, set uint) bool {
 }
 
 // within plans on the children of the domain that are in the set, and no others.
-func (p *Planner) within(set uint, depth, domain, first int) *Plan {
-	t := p.s.Tree
-	from, to := t.Interval(depth, domain)
-	p.allowed = make([]bool, t.Len())
+func (p *Planner) within(set uint, depth, domain, first int) bool {
+	from, to := p.s.Tree.Interval(depth, domain)
 	for n := from; n < to; n++ {
-		p.allowed[n] = set&(1<<(t.Domain(depth+1, n)-first)) != 0
+		p.allowed[n] = set&(1<<(p.s.Tree.Domain(depth+1, n)-first)) != 0
 	}
-	defer func() { p.allowed = nil }()
-	if plan := p.spread(depth, domain); plan != nil {
-		return plan
-	}
-	return p.search(from, to)
+	p.narrowed = true
+	ok := p.spread(p.classes, depth, domain, false) || p.spread(p.scarce, depth, domain, false) || p.search(from, to)
+	p.narrowed = false
+	return ok
 }
 
 // rest is how many pods of each class are still to be placed.
@@ -138,30 +130,32 @@ type state struct {
 
 // search tries every way to put the classes on the nodes of the interval, up to
 // the number of steps that are left. It is exact as long as these last.
-func (p *Planner) search(from, to int) *Plan {
+func (p *Planner) search(from, to int) bool {
+	if len(p.classes) > maxClasses || p.steps <= 0 {
+		return false
+	}
 	var want rest
 	for i, d := range p.classes {
-		if d.n > maxOfOneKind {
-			return nil
+		if len(d.seats) > maxOfOneKind {
+			return false
 		}
-		want[i] = uint16(d.n)
+		want[i] = uint16(len(d.seats))
 	}
-	p.reset()
+	p.reset(from, to)
 	s := &searching{p: p, to: to, dead: map[state]bool{}, took: make([]rest, to-from), from: from}
 	if !s.node(from, want) {
-		return nil
+		return false
 	}
-	plan := p.newPlan()
 	for i, d := range p.classes {
 		seats := d.seats
 		for n, took := range s.took {
 			for range took[i] {
-				plan.Nodes[seats[0]] = from + n
+				p.nodes[seats[0]] = from + n
 				seats = seats[1:]
 			}
 		}
 	}
-	return plan
+	return true
 }
 
 type searching struct {
@@ -177,7 +171,7 @@ func (s *searching) node(n int, left rest) bool {
 		return true
 	}
 	at := state{n, left}
-	if n == s.to || s.dead[at] || s.p.steps == 0 {
+	if n == s.to || s.dead[at] || s.p.steps <= 0 {
 		return false
 	}
 	s.p.steps--

@@ -59,8 +59,10 @@ var (
 	labelKey  = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 )
 
-// maxLevels bounds the depth of the tree.
-const maxLevels = 16
+const (
+	maxLevels = 16           // bounds the depth of the tree
+	maxKey    = 253 + 1 + 63 // a DNS name, a slash and a name
+)
 
 // ParseLevels reads levels from wide to narrow, as "zone=label;rack=label|label".
 // The error names the part that is wrong.
@@ -70,7 +72,7 @@ func ParseLevels(text string) ([]Level, error) {
 		return nil, fmt.Errorf("%d levels; there may be at most %d", len(parts), maxLevels)
 	}
 	levels := make([]Level, 0, len(parts))
-	seen := map[string]string{}
+	names, keyOf := map[string]bool{}, map[string]string{}
 	for _, part := range parts {
 		name, keys, ok := strings.Cut(part, "=")
 		switch {
@@ -80,16 +82,19 @@ func ParseLevels(text string) ([]Level, error) {
 			return nil, fmt.Errorf("%q is a level of its own already", name)
 		case !levelName.MatchString(name):
 			return nil, fmt.Errorf("%.80q: a level's name has lower-case letters, digits and '-'", name)
+		case names[name]:
+			return nil, fmt.Errorf("level %s is there twice", name)
 		}
+		names[name] = true
 		level := Level{Name: name, Keys: strings.Split(keys, "|")}
-		for _, word := range append([]string{name}, level.Keys...) {
-			if word != name && (len(word) > 317 || !labelKey.MatchString(word)) {
-				return nil, fmt.Errorf("level %s: %.80q is not a label key", name, word)
+		for _, key := range level.Keys {
+			if len(key) > maxKey || !labelKey.MatchString(key) {
+				return nil, fmt.Errorf("level %s: %.80q is not a label key", name, key)
 			}
-			if first, again := seen[word]; again {
-				return nil, fmt.Errorf("level %s: %q is used twice, first in level %s", name, word, first)
+			if first, again := keyOf[key]; again {
+				return nil, fmt.Errorf("level %s: label %s is used already, in level %s", name, key, first)
 			}
-			seen[word] = name
+			keyOf[key] = name
 		}
 		levels = append(levels, level)
 	}

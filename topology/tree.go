@@ -62,8 +62,8 @@ func Build(levels []Level, nodes []Node) *Tree {
 }
 
 // path gives the node's value at each configured level and host. Where a label is
-// missing, the next narrower value stands in, marked so that it does not meet a
-// label of the same value.
+// missing, the next narrower value stands in, with one more slash before it: label
+// values have none, so it meets only values that come from the same level.
 func path(levels []Level, n Node) []string {
 	out := make([]string, len(levels)+1)
 	narrower := n.Name
@@ -76,8 +76,7 @@ func path(levels []Level, n Node) []string {
 			}
 		}
 		if value == "" {
-			// Label values have no slash.
-			value = "/" + strings.TrimPrefix(narrower, "/")
+			value = "/" + narrower
 		}
 		out[i], narrower = value, value
 	}
@@ -94,7 +93,7 @@ func (t *Tree) divide(places []place, depth int) {
 			starts = append(starts, i)
 			title := Cluster
 			if depth > 0 {
-				title = strings.TrimPrefix(p.path[depth-1], "/")
+				title = strings.TrimLeft(p.path[depth-1], "/")
 			}
 			titles = append(titles, title)
 		}
@@ -158,6 +157,9 @@ func (t *Tree) Children(depth, domain int) (from, to int) {
 // compareNatural orders names as people do: numbers in them by value, so that r2
 // comes before r10. Names that differ only in leading zeros are ordered as text.
 func compareNatural(a, b string) int {
+	if a == b {
+		return 0 // most comparisons are of nodes in the same wide domains
+	}
 	for x, y := a, b; ; {
 		i, j := digits(x), digits(y)
 		if i > 0 && j > 0 {

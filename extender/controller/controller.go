@@ -52,11 +52,13 @@ type Controller struct {
 }
 
 // Rounds follow each other at least this far apart, so that a burst of events
-// costs one round, and at most this far, so that time-outs are seen.
+// costs one round, and at most this far, so that time-outs are seen. A round that
+// takes long is followed by a pause as many times as long as restFactor says.
 const (
-	minRound = 20 * time.Millisecond
-	maxRound = time.Second
-	leaseFor = 5 * time.Second
+	minRound   = 10 * time.Millisecond
+	maxRound   = time.Second
+	restFactor = 10
+	leaseFor   = 5 * time.Second
 	// writesAtOnce bounds the writes under way to the API server.
 	writesAtOnce = 32
 )
@@ -93,12 +95,14 @@ func (c *Controller) Run(ctx context.Context) {
 		case <-c.cluster.Changed():
 		case <-c.mirror.Changed():
 		}
+		started := time.Now()
 		for again := true; again && ctx.Err() == nil; {
 			again = c.lead(ctx) && c.Round(ctx)
 		}
+		rest := min(max(minRound, restFactor*time.Since(started)), maxRound/4)
 		select {
 		case <-ctx.Done():
-		case <-time.After(minRound):
+		case <-time.After(rest):
 		}
 	}
 }

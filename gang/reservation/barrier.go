@@ -68,7 +68,7 @@ const (
 	arrivalLease = 10 * time.Second
 	renewEvery   = arrivalLease / 4
 	// gather is how long an arrival waits for others to be sent with it.
-	gather = time.Millisecond
+	gather = 3 * time.Millisecond
 	// withdrawWithin bounds the withdrawal of a caller that has given up.
 	withdrawWithin = 2 * time.Second
 )

@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -52,11 +53,24 @@ func main() {
 	repeat := flag.Int("repeat", 5, "runs of each arm, taken in turn; medians are shown")
 	nodes := flag.Int("nodes", 1000, "nodes of 8 GPUs")
 	chosen := flag.String("arms", "plain,native,lockstep,nominate", "arms to run")
+	loads := flag.String("loads", "", "loads to run, by number from 0, as 0,2; empty: all")
 	writes := flag.Bool("writes", false, "count the API server's writes to pods instead of measuring times")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b := &bench{nodes: *nodes, writes: *writes, results: map[string]map[scenario][]result{}}
+	if *loads != "" {
+		var chosen []scenario
+		for word := range strings.SplitSeq(*loads, ",") {
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 0 || n >= len(scenarios) {
+				fmt.Fprintf(os.Stderr, "bench: --loads: %q is not a number from 0 to %d\n", word, len(scenarios)-1)
+				os.Exit(2)
+			}
+			chosen = append(chosen, scenarios[n])
+		}
+		scenarios = chosen
+	}
 	if err := b.run(ctx, *repeat, strings.Split(*chosen, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -46,18 +46,26 @@ func buildExtender(ctx context.Context, folder string, race bool) (string, error
 	return out, nil
 }
 
+// freeAddress finds a loopback address on which nothing listens.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("finding a port for the extender: %w", err)
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
 func (s *Stack) startReplica(number int) (*Replica, error) {
 	kubeconfig := filepath.Join(s.folder, "extender.kubeconfig")
 	if err := lab.WriteKubeconfig(kubeconfig, s.account); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("finding a port for the extender: %w", err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return nil, err
+	address := s.address
+	if address == "" {
+		var err error
+		if address, err = freeAddress(); err != nil {
+			return nil, err
+		}
 	}
 	r := &Replica{
 		url: "http://" + address, done: make(chan struct{}),

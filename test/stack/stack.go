@@ -50,12 +50,13 @@ type Stack struct {
 	Lab      *lab.Lab
 	Client   kubernetes.Interface
 	Replicas []*Replica
-	Proxy    *Proxy
+	Proxy    *Proxy // of several replicas; nil for one
 
 	opts    Options
 	folder  string
 	binary  string
 	account *rest.Config
+	address string // of a single replica
 }
 
 // Start brings everything up and returns once every replica is ready and every
@@ -103,21 +104,32 @@ func (s *Stack) say(format string, args ...any) {
 	fmt.Fprintf(s.opts.Progress, format+"\n", args...)
 }
 
-// configure gives kube-scheduler the shipped configuration, pointed at the proxy.
+// configure gives kube-scheduler the shipped configuration, pointed at the replica
+// or, if there are several, at the proxy.
 func (s *Stack) configure() error {
 	if s.opts.Replicas == 0 {
 		return nil
 	}
 	var err error
-	if s.Proxy, err = NewProxy(); err != nil {
-		return err
+	url := ""
+	if s.opts.Replicas == 1 {
+		// A single replica is asked directly, on a port of its own.
+		if s.address, err = freeAddress(); err != nil {
+			return err
+		}
+		url = "http://" + s.address
+	} else {
+		if s.Proxy, err = NewProxy(); err != nil {
+			return err
+		}
+		url = s.Proxy.URL()
 	}
 	shipped, err := os.ReadFile(filepath.Join(Root(), "deploy", "scheduler", "config.yaml"))
 	if err != nil {
 		return fmt.Errorf("reading the shipped scheduler configuration: %w", err)
 	}
 	patch := s.opts.Scheduler
-	patch.ExtenderURL = s.Proxy.URL()
+	patch.ExtenderURL = url
 	alone := false
 	patch.LeaderElect = &alone
 	s.opts.Lab.SchedulerConfig, err = lab.PatchSchedulerConfig(shipped, patch)
@@ -172,7 +184,9 @@ func (s *Stack) AddReplica(ctx context.Context) (*Replica, error) {
 	if err := r.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	s.Proxy.add(r.url)
+	if s.Proxy != nil {
+		s.Proxy.add(r.url)
+	}
 	return r, nil
 }
 
