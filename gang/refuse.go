@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -28,7 +27,7 @@ func (p *Planner) explain() *Unschedulable {
 		return p.tooNarrow()
 	}
 	return &Unschedulable{Code: CodeRoom, Detail: fmt.Sprintf(
-		"each of its %d kinds of pods has room by itself, but not all of them together: what is free lies in pieces", len(p.classes)) + p.left(p.classes[0])}
+		"each of its %d kinds of pods has room by itself, but not all of them together (%s)", len(p.classes), p.kinds()) + p.left(p.classes[0])}
 }
 
 // short says why the cluster lacks room for one class by itself, or nil.
@@ -44,10 +43,10 @@ func (p *Planner) short(d demand) *Unschedulable {
 	case largest == 0:
 		return &Unschedulable{Code: CodeSize, Detail: p.tooLarge(d)}
 	case size < wanted:
-		return &Unschedulable{Code: CodeSize, Detail: p.needs(d, largest, "") + has("the cluster has", "", size, largest)}
+		return &Unschedulable{Code: CodeSize, Detail: p.needs(d, largest, "") + theClusterHas(size, largest)}
 	case may < wanted:
 		return &Unschedulable{Code: CodeConstraints, Detail: p.needs(d, largest, "") +
-			has("the nodes that it may use have", " of them", may, largest) + p.left(d)}
+			mayUse(may, largest) + p.left(d)}
 	}
 	return &Unschedulable{Code: CodeRoom, Detail: p.needs(d, largest, "free ") + available(have, largest) + p.lacking(d) + p.left(d)}
 }
@@ -70,13 +69,6 @@ func (p *Planner) shortTogether() *Unschedulable {
 		}
 	}
 	return nil
-}
-
-func isAre(resource string, n int64) string {
-	if n == 1 {
-		return "1 is"
-	}
-	return quantity(resource, n) + " are"
 }
 
 // empty counts how many pods of the class the cluster would take if nothing ran:
@@ -118,7 +110,7 @@ func (p *Planner) tooLarge(d demand) string {
 		}
 	}
 	if len(parts) == 0 {
-		parts = []string{p.request(c, "") + " together"}
+		parts = []string{p.everything(c, "") + " together"}
 	}
 	whose := ""
 	if role := p.role(d); role != "" {
@@ -153,17 +145,29 @@ func (p *Planner) needs(d demand, perNode int, free string) string {
 	return fmt.Sprintf("%sneeds room for %s of %s%s", who, count(n, "member"), p.request(c, ""), each)
 }
 
-func has(subject, nodes string, n, perNode int) string {
+func theClusterHas(n, perNode int) string {
 	if perNode <= 1 {
-		return fmt.Sprintf("; %s %d%s", subject, n, nodes)
+		return fmt.Sprintf("; the cluster has %d", n)
 	}
-	return fmt.Sprintf("; %s room for %d", subject, n)
+	return fmt.Sprintf("; the cluster has room for %d", n)
+}
+
+func mayUse(n, perNode int) string {
+	switch {
+	case perNode > 1:
+		return fmt.Sprintf("; the nodes that it may use have room for %d", n)
+	case n == 0:
+		return "; no such node may be used"
+	}
+	return fmt.Sprintf("; only %s may be used", count(n, "such node"))
 }
 
 func available(n, perNode int) string {
 	switch {
 	case perNode > 1:
 		return fmt.Sprintf("; there is room for %d", n)
+	case n == 0:
+		return "; none has them"
 	case n == 1:
 		return "; 1 has them"
 	}
@@ -202,7 +206,7 @@ func (p *Planner) lacking(d demand) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return "; too little " + strings.Join(parts, ", ")
+	return "; short of " + strings.Join(parts, ", ")
 }
 
 // left says which nodes are not used at all, and why.
@@ -224,147 +228,4 @@ func (p *Planner) left(d demand) string {
 		return ""
 	}
 	return "; nodes left out: " + strings.Join(parts, ", ")
-}
-
-// scattered says that the running members are in several domains of the required
-// level already.
-func (p *Planner) scattered(homes int) *Unschedulable {
-	return &Unschedulable{Code: CodeTopology, Detail: fmt.Sprintf(
-		"must be in one %s, and its running members are in %d of them", p.s.Tree.LevelName(p.widest), homes)}
-}
-
-// tooNarrow says how far the best domain of the required level gets.
-func (p *Planner) tooNarrow() *Unschedulable {
-	t := p.s.Tree
-	level := t.LevelName(p.widest)
-	p.reset(0, t.Len())
-	// The class that gets least far in its best domain is the one to speak of.
-	worst, at, got := p.classes[0], -1, 0
-	for _, d := range p.classes {
-		best, most := p.roomiest(d)
-		if at < 0 || most*len(worst.seats) < got*len(d.seats) {
-			worst, at, got = d, best, most
-		}
-	}
-	wanted := len(worst.seats)
-	if got >= wanted {
-		return &Unschedulable{Code: CodeTopology, Detail: p.tooNarrowTogether()}
-	}
-	c := &p.s.Classes[worst.class]
-	_, perNode, _ := p.empty(c)
-	where := "comes closest with"
-	if len(p.r.Fixed) > 0 {
-		where = "holds its running members and has room for"
-	}
-	detail := p.needs(worst, perNode, "free ") + fmt.Sprintf(" in one %s; %s %s %s %d of %d", level, level, t.DomainName(p.widest, at), where, got, wanted)
-	if most := p.roomiestEmpty(c); most < wanted {
-		detail += fmt.Sprintf("; even if empty, no %s has room for more than %d", level, most)
-	}
-	return &Unschedulable{Code: CodeTopology, Detail: detail + p.left(worst)}
-}
-
-// roomiest finds the domain of the required level with the most room for a class:
-// if members run already, theirs.
-func (p *Planner) roomiest(d demand) (best, most int) {
-	t := p.s.Tree
-	best, most = -1, -1
-	clear(p.used)
-	p.measure(d.class, 0, t.Len())
-	for domain := range t.Domains(p.widest) {
-		from, to := t.Interval(p.widest, domain)
-		if len(p.r.Fixed) > 0 && (p.r.Fixed[0] < from || p.r.Fixed[0] >= to) {
-			continue
-		}
-		if n := sum(p.caps[from:to]); n > most {
-			best, most = domain, n
-		}
-	}
-	return best, most
-}
-
-// roomiestEmpty is how many pods of the class the best domain of the required
-// level would take if nothing ran.
-func (p *Planner) roomiestEmpty(c *Class) int {
-	t := p.s.Tree
-	most := 0
-	for domain := range t.Domains(p.widest) {
-		n := 0
-		for from, to := t.Interval(p.widest, domain); from < to; from++ {
-			n += p.whenEmpty(c, from)
-		}
-		most = max(most, n)
-	}
-	return most
-}
-
-// tooNarrowTogether speaks of a gang whose classes have room in one domain of the
-// required level each, but not together.
-func (p *Planner) tooNarrowTogether() string {
-	t := p.s.Tree
-	level, width := t.LevelName(p.widest), len(p.s.Resources)
-	text := fmt.Sprintf("no one %s has room for all its %d kinds of pods together", level, len(p.classes))
-	if len(p.r.Fixed) > 0 {
-		return text + " where its running members are"
-	}
-	for r, want := range p.total() {
-		best, most := 0, int64(0)
-		for domain := range t.Domains(p.widest) {
-			free := int64(0)
-			for from, to := t.Interval(p.widest, domain); from < to; from++ {
-				free += max(0, p.s.Free[from*width+r])
-			}
-			if free > most {
-				best, most = domain, free
-			}
-		}
-		if most < want {
-			return text + fmt.Sprintf(": they need %s, and %s %s comes closest with %s", p.amount(r, want), level, t.DomainName(p.widest, best), quantity(p.s.Resources[r], most))
-		}
-	}
-	return text
-}
-
-// request lists what one pod takes: its GPUs, or if it has none the rest.
-func (p *Planner) request(c *Class, free string) string {
-	if p.s.GPU >= 0 && c.Request[p.s.GPU] > 0 {
-		return quantity(p.s.Resources[p.s.GPU], c.Request[p.s.GPU]) + " " + free + p.s.Resources[p.s.GPU]
-	}
-	var parts []string
-	for r, want := range c.Request {
-		if want > 0 && p.s.Resources[r] != "pods" {
-			parts = append(parts, quantity(p.s.Resources[r], want)+" "+free+p.s.Resources[r])
-		}
-	}
-	if len(parts) == 0 {
-		return "one more pod"
-	}
-	return strings.Join(parts[:min(len(parts), 4)], " and ")
-}
-
-func (p *Planner) amount(r int, n int64) string {
-	return quantity(p.s.Resources[r], n) + " " + p.s.Resources[r]
-}
-
-// quantity writes an amount as people do: cores, binary bytes, pieces.
-func quantity(resource string, n int64) string {
-	switch resource {
-	case "cpu":
-		return strconv.FormatFloat(float64(n)/1000, 'g', 6, 64)
-	case "memory", "ephemeral-storage":
-		units := []string{"", "Ki", "Mi", "Gi", "Ti"}
-		v, u := float64(n), 0
-		for v >= 1024 && u < len(units)-1 {
-			v /= 1024
-			u++
-		}
-		return strconv.FormatFloat(v, 'g', 4, 64) + units[u]
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
