@@ -159,7 +159,7 @@ func TestCase_C1_ALateLauncher(t *testing.T) {
 		t.Error(diff)
 	}
 	// Room for the launcher is a seat without a pod: without it nothing starts.
-	expect(t, place(t, "node n1 rack=r1 gpu=2 cpu=3", "seats worker 2 gpu=1 cpu=1", "seats launcher 1 cpu=1"), "host n1", "n1: launcher-0 worker-0..1")
+	expect(t, place(t, "node n1 rack=r1 gpu=2 cpu=3", "seats worker 2 gpu=1 cpu=1", "seats launcher 1 cpu=1"), "host n1", "n1: worker-0..1 launcher-0")
 	expect(t, place(t, "node n1 rack=r1 gpu=2 cpu=3 used.cpu=1", "seats worker 2 gpu=1 cpu=1", "seats launcher 1 cpu=1"),
 		"room: needs 3 cpu in all; 2 are free")
 }
