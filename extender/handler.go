@@ -1,6 +1,7 @@
 package extender
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
@@ -91,7 +92,7 @@ func (h *handler) recover(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {
-				if p == http.ErrAbortHandler {
+				if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(p)
 				}
 				h.metrics.panics.Inc()

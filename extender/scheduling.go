@@ -35,8 +35,8 @@ func (h *handler) filter(_ context.Context, args *extenderv1.ExtenderArgs) (*ext
 	}
 	h.metrics.names.WithLabelValues("filter").Observe(float64(len(names)))
 	seat, err := h.Seats.Seat(args.Pod)
-	if err != nil {
-		return &extenderv1.ExtenderFilterResult{Error: err.Error()}, "error", nil
+	if fault := said(err); fault != "" {
+		return &extenderv1.ExtenderFilterResult{Error: fault}, "error", nil
 	}
 	out := &extenderv1.ExtenderFilterResult{NodeNames: &[]string{}, FailedNodes: extenderv1.FailedNodesMap{}}
 	switch {
@@ -62,6 +62,15 @@ func (h *handler) filter(_ context.Context, args *extenderv1.ExtenderArgs) (*ext
 	}
 	out.FailedNodes[names[0]] = seat.Refusal
 	return out, "refused", nil
+}
+
+// said is the text of a fault, which is part of the answer: kube-scheduler reads
+// no other.
+func said(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // prioritize gives all points to the reserved node.
@@ -152,8 +161,8 @@ func (h *handler) bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs
 		}
 	}
 	pod := PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: args.PodUID}
-	if err := h.Binder.Bind(ctx, pod, args.Node); err != nil {
-		return &extenderv1.ExtenderBindingResult{Error: err.Error()}, "error", nil
+	if fault := said(h.Binder.Bind(ctx, pod, args.Node)); fault != "" {
+		return &extenderv1.ExtenderBindingResult{Error: fault}, "error", nil
 	}
 	return &extenderv1.ExtenderBindingResult{}, "ok", nil
 }

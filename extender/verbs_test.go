@@ -35,7 +35,9 @@ type desk struct {
 
 func (d *desk) Seat(*corev1.Pod) (Seat, error) { return d.seat, d.err }
 
-func (d *desk) Bind(ctx context.Context, pod PodRef, node string) error { return d.bind(ctx, pod, node) }
+func (d *desk) Bind(ctx context.Context, pod PodRef, node string) error {
+	return d.bind(ctx, pod, node)
+}
 
 func (d *desk) Member(*corev1.Pod) bool { return d.member }
 

@@ -101,17 +101,22 @@ func (g *Gang) Need() Need {
 			take(i)
 		}
 	}
-	for i := range g.Members {
-		switch {
-		case g.Members[i].Phase != Pending:
-		case chosen[i]:
-			need.Required = append(need.Required, i)
-		default:
-			need.Surplus = append(need.Surplus, i)
-		}
-	}
+	need.divide(g.Members, chosen)
 	g.missing(&need, role, total, kept)
 	return need
+}
+
+// divide tells the chosen pending members from the others.
+func (n *Need) divide(members []Member, chosen []bool) {
+	for i := range members {
+		switch {
+		case members[i].Phase != Pending:
+		case chosen[i]:
+			n.Required = append(n.Required, i)
+		default:
+			n.Surplus = append(n.Surplus, i)
+		}
+	}
 }
 
 // late gives the late roles' pods that do not exist yet. Pods of them that are

@@ -86,8 +86,8 @@ func BenchmarkPlace(b *testing.B) {
 			run(gang+"cpu", s, &Request{Seats: seatsOf(members, launcher, "worker")}, true)
 		}
 		whole := append(seatsOf(nodes*2/3, wholeNode, "worker"), seatsOf(1, oneGPU, "extra")...)
-		run(at+"two-kinds-on-one-host-never", s, &Request{Seats: append(seatsOf(1, wholeNode, "big"), seatsOf(1, oneGPU, "small")...)}, true)
-		run(at+"all-whole-nodes-and-one", s, &Request{Seats: whole}, true)
+		run(at+"no-host-for-both-kinds", s, &Request{Seats: append(seatsOf(1, wholeNode, "big"), seatsOf(1, oneGPU, "small")...)}, true)
+		run(at+"all-whole-nodes-and-one-more", s, &Request{Seats: whole}, true)
 		run(at+"refused/required=rack", s, &Request{Seats: seatsOf(64, wholeNode, "worker"), Required: "rack"}, false)
 		run(at+"refused/no-such-node", s, &Request{Seats: seatsOf(2, twoNodesGPUs, "worker")}, false)
 	}

@@ -17,7 +17,6 @@ type world struct {
 	free    [][]int64
 	classes []Class // Eligible in the order of nodes
 	request Request
-	fixed   []int // in the order of nodes
 	exclude []bool
 }
 

@@ -74,24 +74,30 @@ func wide(n int, node ...int64) *Snapshot {
 	return s
 }
 
-// TestSearchWhereGreedyFails has a pair of kinds that fill each host only together:
-// placing all of either kind first packs two of it on one host.
+// TestSearchWhereGreedyFails has a kind that takes the nodes of two others if it is
+// placed first, and is placed first since it looks no different.
 func TestSearchWhereGreedyFails(t *testing.T) {
-	const hosts = 16
-	s := wide(hosts, 8, 10, 110)
-	s.Classes = []Class{{Request: []int64{4, 1, 1}}, {Request: []int64{3, 9, 1}}}
-	r := &Request{Seats: slices.Concat(seatsOf(hosts, 0, "a"), seatsOf(hosts, 1, "b"))}
+	s := wide(15, 8, 10, 110)
+	for _, nodes := range []func(n int) bool{
+		func(n int) bool { return n < 10 },
+		func(n int) bool { return n < 5 || n >= 10 },
+		func(n int) bool { return n < 5 || n >= 10 },
+	} {
+		c := Class{Request: []int64{8, 1, 1}}
+		for n := range s.Tree.Len() {
+			c.Eligible = append(c.Eligible, nodes(n))
+		}
+		s.Classes = append(s.Classes, c)
+	}
+	r := &Request{Seats: slices.Concat(seatsOf(5, 0, "a"), seatsOf(5, 1, "b"), seatsOf(5, 2, "c"))}
 	plan, why := Place(s, r)
 	if plan == nil {
 		t.Fatal(why)
 	}
-	perHost := make([][2]int, hosts)
+	host := map[int]int{}
 	for i, n := range plan.Nodes {
-		perHost[n][i/hosts]++
-	}
-	for n, got := range perHost {
-		if got != [2]int{1, 1} {
-			t.Errorf("host %d has %v", n, got)
+		if host[n]++; host[n] > 1 || !s.Classes[i/5].Eligible[n] {
+			t.Errorf("seat %d is on host %d with %d others", i, n, host[n]-1)
 		}
 	}
 }
@@ -99,16 +105,27 @@ func TestSearchWhereGreedyFails(t *testing.T) {
 // TestSearchEnds: what cannot be decided within the steps is refused, and the
 // answer is the same each time.
 func TestSearchEnds(t *testing.T) {
-	const hosts = 64
-	s := wide(hosts, 8, 100, 110)
-	// Sevens and threes and twos that leave one GPU of each host over, and want all.
-	s.Classes = []Class{{Request: []int64{7, 1, 1}}, {Request: []int64{5, 1, 1}}, {Request: []int64{2, 1, 1}}}
-	r := &Request{Seats: slices.Concat(seatsOf(20, 0, "a"), seatsOf(44, 1, "b"), seatsOf(76, 2, "c"))}
-	_, first := Place(s, r)
+	const hosts = 60
+	s := wide(hosts, 16, 100, 110)
+	// All are multiples of three, so that a host has room for fifteen of its sixteen
+	// GPUs: of 960 there are 900 of use, and 930 are wanted.
+	var seats []Seat
+	for class, c := range []struct {
+		gpus, cpu int64
+		n         int
+	}{{9, 1, 20}, {9, 2, 20}, {6, 1, 30}, {6, 2, 30}, {3, 1, 35}, {3, 2, 35}} {
+		s.Classes = append(s.Classes, Class{Request: []int64{c.gpus, c.cpu, 1}})
+		seats = append(seats, seatsOf(c.n, ClassID(class), fmt.Sprint("role", class))...)
+	}
+	var p Planner
+	_, first := p.Place(s, &Request{Seats: seats})
 	if first == nil || first.Code != CodeRoom {
 		t.Fatalf("refusal: %v", first)
 	}
-	if _, again := Place(s, r); again.String() != first.String() {
+	if p.steps != 0 {
+		t.Errorf("%d steps are left: this gang was decided, and shows nothing", p.steps)
+	}
+	if _, again := p.Place(s, &Request{Seats: seats}); again.String() != first.String() {
 		t.Errorf("%q, then %q", first, again)
 	}
 }

@@ -22,9 +22,11 @@ func (p *Planner) explain() *Unschedulable {
 	if why := p.shortTogether(); why != nil {
 		return why
 	}
-	p.steps = searchSteps
-	if p.widest > 0 && p.in(0, 0) > 0 {
-		return p.tooNarrow()
+	if p.widest > 0 {
+		p.steps = searchSteps
+		if p.in(0, 0) > 0 {
+			return p.tooNarrow()
+		}
 	}
 	return &Unschedulable{Code: CodeRoom, Detail: fmt.Sprintf(
 		"each of its %d kinds of pods has room by itself, but not all of them together (%s)", len(p.classes), p.kinds()) + p.left(p.classes[0])}

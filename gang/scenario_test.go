@@ -46,7 +46,7 @@ func TestScenarios(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out []string
-			for _, scenario := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
+			for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
 				input, want, _ := strings.Cut(scenario, "\n---")
 				title, _, _ := strings.Cut(input, "\n")
 				got := answer(read(t, input))

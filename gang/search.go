@@ -171,10 +171,9 @@ func (s *searching) node(n int, left rest) bool {
 		return true
 	}
 	at := state{n, left}
-	if n == s.to || s.dead[at] || s.p.steps <= 0 {
+	if n == s.to || s.dead[at] {
 		return false
 	}
-	s.p.steps--
 	if s.class(n, 0, left, rest{}) {
 		return true
 	}
@@ -193,6 +192,10 @@ func (s *searching) class(n, i int, left, took rest) bool {
 		s.took[n-s.from] = rest{}
 		return false
 	}
+	if s.p.steps <= 0 {
+		return false
+	}
+	s.p.steps--
 	class := s.p.classes[i].class
 	s.p.used[n] = 0
 	s.p.measure(class, n, n+1)

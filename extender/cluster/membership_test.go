@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -55,9 +56,7 @@ func TestCase_J4_BadInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			keys := map[string]string{}
 			for _, from := range []map[string]string{good, tc.change} {
-				for k, v := range from {
-					keys[k] = v
-				}
+				maps.Copy(keys, from)
 			}
 			for k, v := range keys {
 				if v == "-" {

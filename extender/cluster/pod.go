@@ -74,37 +74,9 @@ func readPod(pod *corev1.Pod, gpu corev1.ResourceName) *Pod {
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		p.Owner = owner.UID
 	}
-	terminal := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	p.occupies = p.Node != "" && !terminal
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
-		p.Phase = gang.Succeeded
-	case pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil:
-		p.Phase = gang.Gone
-	case p.Node != "":
-		p.Phase = gang.Bound
-	default:
-		p.Phase = gang.Pending
-	}
+	p.readPhase(pod)
 	p.requests = amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}))
-
-	p.membership, p.bad = parseMembership(pod)
-	switch {
-	case p.membership != nil:
-		p.Key = gang.Key{Namespace: pod.Namespace, Name: p.membership.gang}
-	case p.bad != nil || amountOf(p.requests, string(gpu)) > 0:
-		p.Key, p.Single = SingleKey(pod.Namespace, pod.Name), true
-	}
-	for _, gate := range pod.Spec.SchedulingGates {
-		if gate.Name == v1alpha1.Gate {
-			p.Gated = true
-		} else {
-			p.foreign = append(p.foreign, gate.Name)
-		}
-	}
-	slices.Sort(p.foreign)
-	p.Pinned = pod.Annotations[v1alpha1.PinnedTo]
-	p.Pinnable = p.Owner != "" && simple(pod)
+	p.readMembership(pod, gpu)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			p.Message = c.Message
@@ -117,6 +89,48 @@ func readPod(pod *corev1.Pod, gpu corev1.ResourceName) *Pod {
 		p.object = pod
 	}
 	return p
+}
+
+func (p *Pod) readPhase(pod *corev1.Pod) {
+	terminal := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	p.occupies = p.Node != "" && !terminal
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded:
+		p.Phase = gang.Succeeded
+	case pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil:
+		p.Phase = gang.Gone
+	case p.Node != "":
+		p.Phase = gang.Bound
+	default:
+		p.Phase = gang.Pending
+	}
+}
+
+// readMembership reads which gang the pod belongs to, and what holds it back. A
+// pod with our gate that names no gang is a mistake: nobody would ever take the
+// gate away.
+func (p *Pod) readMembership(pod *corev1.Pod, gpu corev1.ResourceName) {
+	for _, gate := range pod.Spec.SchedulingGates {
+		if gate.Name == v1alpha1.Gate {
+			p.Gated = true
+		} else {
+			p.foreign = append(p.foreign, gate.Name)
+		}
+	}
+	slices.Sort(p.foreign)
+	p.Pinned = pod.Annotations[v1alpha1.PinnedTo]
+	p.Pinnable = p.Owner != "" && simple(pod)
+
+	p.membership, p.bad = parseMembership(pod)
+	if p.membership == nil && p.bad == nil && p.Gated && amountOf(p.requests, string(gpu)) == 0 {
+		p.bad = &badInput{v1alpha1.Gang, "", "the pod has the scheduling gate " + v1alpha1.Gate + " and names no gang"}
+	}
+	switch {
+	case p.membership != nil:
+		p.Key = gang.Key{Namespace: pod.Namespace, Name: p.membership.gang}
+	case p.bad != nil || amountOf(p.requests, string(gpu)) > 0:
+		p.Key, p.Single = SingleKey(pod.Namespace, pod.Name), true
+	}
 }
 
 // SingleKey is the key of a pod without a gang. A gang's name has no colon in

@@ -230,7 +230,7 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 	var stated []*Pod // pods whose word counts for the gang's spec
 	running := false
 	for _, p := range members {
-		if p.membership != nil && p.bad == nil && p.Phase != gang.Gone {
+		if p.states() {
 			stated = append(stated, p)
 		}
 		if p.Phase == gang.Pending && len(p.foreign) > 0 {
@@ -238,18 +238,9 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 			continue
 		}
 		id := gang.ClassID(-1)
-		switch {
-		case p.object == nil || v.seated[p.UID]:
-		case p.Phase == gang.Bound && running:
-			// One running member stands for what the others want.
-		case p.Pinned == "":
-			id = c.classID(v, c.classOf(p))
-		default:
-			id = c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests)))
-			if p.Phase == gang.Pending {
-				g.Unpinned[string(p.UID)] = id
-				id = c.classID(v, c.classOf(p))
-			}
+		// One running member stands for what the others want.
+		if !v.seated[p.UID] && (p.Phase != gang.Bound || !running) {
+			id = c.memberClass(v, g, p)
 		}
 		running = running || p.Phase == gang.Bound && id >= 0
 		g.Members = append(g.Members, p.member(id))
@@ -267,6 +258,26 @@ func (c *Cluster) assemble(v *View, members []*Pod) *Pending {
 		c.specify(v, g, stated)
 	}
 	return g
+}
+
+// states tells whether the pod's word counts for its gang's spec.
+func (p *Pod) states() bool { return p.membership != nil && p.bad == nil && p.Phase != gang.Gone }
+
+// memberClass gives the class of a member, or -1 where it is of no interest. That
+// of a running member is without its pin.
+func (c *Cluster) memberClass(v *View, g *Pending, p *Pod) gang.ClassID {
+	switch {
+	case p.object == nil:
+		return -1
+	case p.Pinned == "":
+		return c.classID(v, c.classOf(p))
+	}
+	free := c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests)))
+	if p.Phase == gang.Bound {
+		return free
+	}
+	g.Unpinned[string(p.UID)] = free
+	return c.classID(v, c.classOf(p))
 }
 
 // specify reads the gang's spec from the pods whose word counts.

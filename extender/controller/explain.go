@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,17 +111,10 @@ func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec
 		why = &gang.Unschedulable{Code: why.Code, Detail: why.Detail + r.heldText(g.Key)}
 	}
 	code, text := string(why.Code), message(g.Key, g.Single, why)
-	if code != rec.code || (why.Code == gang.CodeMembers && g.Changes != rec.codeChanges) {
-		rec.code, rec.codeSince, rec.codeChanges = code, r.now, g.Changes
-	}
-	least := patience
-	if why.Code == gang.CodeMembers {
-		least = memberPatience
-	}
-	news := code != rec.toldCode
-	if text == rec.told || (!news && r.now.Sub(rec.toldAt) < conditionEvery+time.Duration(len(g.Members))*conditionPerPod) || (g.Invalid == "" && r.now.Sub(rec.codeSince) < least) {
+	if !rec.due(r.now, g, why.Code, text) {
 		return
 	}
+	news := code != rec.toldCode
 	if err := c.store.SetVerdict(ctx, g.Key, reservation.Verdict{Code: code, Text: text}); err != nil {
 		c.opts.Log.Warn("storing a verdict failed; it is tried again", "gang", g.Key.String(), "error", err)
 		return
@@ -132,13 +126,32 @@ func (c *Controller) tell(ctx context.Context, r *round, g *cluster.Pending, rec
 		if !ok || pod.Phase != gang.Pending {
 			continue
 		}
-		if pod.Gated && pod.Message != text {
+		// Of a pod without a gate this wakes kube-scheduler, which then puts the
+		// same text into its own words.
+		if !strings.Contains(pod.Message, text) {
 			c.placer.background(ctx, "explaining", pod, func(ctx context.Context) error { return c.writer.Explain(ctx, pod, text) })
 		}
 		if told++; news && told <= eventPods {
-			c.event(pod, corev1.EventTypeWarning, "GangPending", text)
+			c.warn(pod, "GangPending", text)
 		}
 	}
+}
+
+// due tells whether the text is to be told now.
+func (rec *record) due(now time.Time, g *cluster.Pending, code gang.Code, text string) bool {
+	if code != rec.code || (code == gang.CodeMembers && g.Changes != rec.codeChanges) {
+		rec.code, rec.codeSince, rec.codeChanges = code, now, g.Changes
+	}
+	least := patience
+	if code == gang.CodeMembers {
+		least = memberPatience
+	}
+	pause := conditionEvery + time.Duration(len(g.Members))*conditionPerPod
+	switch {
+	case text == rec.told, string(code) == rec.toldCode && now.Sub(rec.toldAt) < pause:
+		return false
+	}
+	return g.Invalid != "" || now.Sub(rec.codeSince) >= least
 }
 
 // message is what a member of the gang is told: under 1 kB, the same for all.
@@ -157,9 +170,10 @@ func message(key gang.Key, single bool, why *gang.Unschedulable) string {
 	return text
 }
 
-func (c *Controller) event(p *cluster.Pod, kind, reason, text string) {
+// warn makes an event of the type Warning on the pod.
+func (c *Controller) warn(p *cluster.Pod, reason, text string) {
 	c.events.Eventf(&corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID},
-	}, nil, kind, reason, "Scheduling", "%s", text)
+	}, nil, corev1.EventTypeWarning, reason, "Scheduling", "%s", text)
 }

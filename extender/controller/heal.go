@@ -6,7 +6,6 @@ import (
 	"maps"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-scheduler/lockstep/extender/cluster"
@@ -57,7 +56,7 @@ func (c *Controller) dissolve(ctx context.Context, r *round, g *cluster.Pending,
 			if err := c.writer.Evict(ctx, pod); err != nil {
 				return err
 			}
-			c.event(pod, corev1.EventTypeWarning, "GangEvicted", why)
+			c.warn(pod, "GangEvicted", why)
 			return nil
 		})
 	}
@@ -118,7 +117,7 @@ func (c *Controller) replace(ctx context.Context, pod *cluster.Pod) {
 		if err := c.writer.Delete(ctx, pod); err != nil {
 			return err
 		}
-		c.event(pod, corev1.EventTypeWarning, "GangMemberReplaced",
+		c.warn(pod, "GangMemberReplaced",
 			fmt.Sprintf("the pod was tied to node %s, which it cannot have any more; it is deleted so that its controller makes a new one", pod.Pinned))
 		return nil
 	})

@@ -27,7 +27,7 @@ type record struct {
 	freed   uint64 // of the cluster's room, at that plan
 	retry   time.Time
 
-	code        string    // of the reason at present
+	code        gang.Code // of the reason at present
 	told        string    // text last told to the gang's pods
 	toldCode    string    // its code
 	toldAt      time.Time // when the condition was last written

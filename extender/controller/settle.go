@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-scheduler/lockstep/extender"
@@ -82,7 +81,7 @@ func (c *Controller) lost(res *reservation.Reservation, now time.Time, j judgeme
 	}
 	for _, p := range c.cluster.Members(res.Gang) {
 		if p.Phase == gang.Pending {
-			c.event(p, corev1.EventTypeWarning, "GangLostPlace", message(res.Gang, p.Single, lostPlace(j.why, rec)))
+			c.warn(p, "GangLostPlace", message(res.Gang, p.Single, lostPlace(j.why, rec)))
 			return // one member speaks for the gang
 		}
 	}

@@ -112,12 +112,16 @@ func (w *Writer) Nominate(ctx context.Context, p *cluster.Pod, node string) erro
 	return w.patch(ctx, "nominate", p, types.MergePatchType, object{"status": object{"nominatedNodeName": value}}, "status")
 }
 
-// Explain writes why the gated pod waits into its condition PodScheduled.
+// Explain writes why the pod waits into its condition PodScheduled.
 func (w *Writer) Explain(ctx context.Context, p *cluster.Pod, message string) error {
+	reason := corev1.PodReasonUnschedulable
+	if p.Gated {
+		reason = corev1.PodReasonSchedulingGated
+	}
 	// Conditions are merged by type, so that those of others stay.
 	return w.patch(ctx, "condition", p, types.StrategicMergePatchType, object{"status": object{"conditions": []object{{
 		"type": corev1.PodScheduled, "status": corev1.ConditionFalse,
-		"reason": corev1.PodReasonSchedulingGated, "message": message,
+		"reason": reason, "message": message,
 	}}}}, "status")
 }
 

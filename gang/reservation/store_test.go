@@ -58,7 +58,7 @@ func newStore(t testing.TB, b backend) *Store {
 func follow(t testing.TB, s *Store) *Mirror {
 	t.Helper()
 	m := NewMirror(s)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -350,9 +350,17 @@ func TestLease(t *testing.T) {
 // cluster's own part of Redis.
 func TestCase_J2_NoTwoGangsShareAKey(t *testing.T) {
 	gangs := []gang.Key{
-		{Namespace: "a", Name: "b:c"}, {Namespace: "a:b", Name: "c"}, {Namespace: "a", Name: "b-c"}, {Namespace: "a-b", Name: "c"},
-		{Namespace: "a", Name: "b"}, {Namespace: "a", Name: "*"}, {Namespace: "a", Name: "b\nc"}, {Namespace: "a", Name: "../b"},
-		{Namespace: "a", Name: strings.Repeat("x", 253)}, {Namespace: "a", Name: "gäng"}, {Namespace: "a", Name: "}b{"},
+		{Namespace: "a", Name: "b:c"},
+		{Namespace: "a:b", Name: "c"},
+		{Namespace: "a", Name: "b-c"},
+		{Namespace: "a-b", Name: "c"},
+		{Namespace: "a", Name: "b"},
+		{Namespace: "a", Name: "*"},
+		{Namespace: "a", Name: "b\nc"},
+		{Namespace: "a", Name: "../b"},
+		{Namespace: "a", Name: strings.Repeat("x", 253)},
+		{Namespace: "a", Name: "gäng"},
+		{Namespace: "a", Name: "}b{"},
 	}
 	k := newKeys("c{1}")
 	seen := map[string]gang.Key{}

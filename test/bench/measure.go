@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -290,7 +291,8 @@ func (b *bench) report(out io.Writer) {
 			if b.results[a.name] == nil {
 				continue
 			}
-			line := fmt.Sprintf("%-10s", a.name)
+			var line strings.Builder
+			fmt.Fprintf(&line, "%-10s", a.name)
 			for i, of := range []func(result) float64{
 				func(r result) float64 { return r.podsPerSecond },
 				func(r result) float64 { return r.p50 },
@@ -305,9 +307,9 @@ func (b *bench) report(out io.Writer) {
 				if native > 0 && i < 3 {
 					cell += fmt.Sprintf(" ×%.2f", v/native)
 				}
-				line += fmt.Sprintf(" %28s", cell)
+				fmt.Fprintf(&line, " %28s", cell)
 			}
-			fmt.Fprintf(out, "%s %8.2f\n", line, median(a.name, sc, func(r result) float64 { return r.namesPerCall }))
+			fmt.Fprintf(out, "%s %8.2f\n", line.String(), median(a.name, sc, func(r result) float64 { return r.namesPerCall }))
 		}
 	}
 }

@@ -226,11 +226,11 @@ func (r *Recorder) count(name string, g Gang, pod *corev1.Pod) Gang {
 	if created := pod.CreationTimestamp.Time; g.FirstCreated.IsZero() || created.Before(g.FirstCreated) {
 		g.FirstCreated = created
 	}
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded:
 		g.Done++
 		return g
-	case pod.Status.Phase == corev1.PodFailed:
+	case corev1.PodFailed:
 		return g
 	}
 	g.Pods++

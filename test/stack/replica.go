@@ -28,6 +28,7 @@ type Replica struct {
 	Log string // path
 
 	url  string
+	http *http.Client
 	cmd  *exec.Cmd
 	done chan struct{}
 }
@@ -68,7 +69,7 @@ func (s *Stack) startReplica(number int) (*Replica, error) {
 		}
 	}
 	r := &Replica{
-		url: "http://" + address, done: make(chan struct{}),
+		url: "http://" + address, http: s.http, done: make(chan struct{}),
 		Log: filepath.Join(s.opts.LogDir, fmt.Sprintf("extender-%d.log", number)),
 	}
 	log, err := os.OpenFile(r.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -76,7 +77,13 @@ func (s *Stack) startReplica(number int) (*Replica, error) {
 		return nil, fmt.Errorf("opening the extender's log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
+	if s.opts.TLS {
+		r.url = "https://" + address
+	}
 	args := []string{"--kubeconfig", kubeconfig, "--listen", address, "--pprof"}
+	if s.opts.TLS {
+		args = append(args, "--tls-cert-file", s.cert("tls.crt"), "--tls-key-file", s.cert("tls.key"), "--client-ca-file", s.cert("ca.crt"))
+	}
 	if s.opts.RedisURL != "" {
 		args = append(args, "--redis-url", s.opts.RedisURL)
 	}
@@ -110,7 +117,7 @@ func (r *Replica) awaitReady(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		response, err := http.DefaultClient.Do(request)
+		response, err := r.http.Do(request)
 		if err != nil {
 			return err
 		}
@@ -168,7 +175,7 @@ func (r *Replica) Metrics(ctx context.Context) (map[string]*dto.MetricFamily, er
 	if err != nil {
 		return nil, err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := r.http.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("scraping the extender: %w", err)
 	}

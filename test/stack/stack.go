@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,6 +38,9 @@ type Options struct {
 	NoAdmission bool
 	// Scheduler changes kube-scheduler's configuration further.
 	Scheduler lab.SchedulerPatch
+	// TLS serves the extender over TLS, and demands a client certificate of
+	// kube-scheduler, with what deploy/make-certs.sh makes. For one replica.
+	TLS bool
 	// Race builds the extender with the race detector.
 	Race bool
 	// LogDir is where logs go; empty: the stack's own folder, removed by Stop.
@@ -57,6 +61,7 @@ type Stack struct {
 	binary  string
 	account *rest.Config
 	address string // of a single replica
+	http    *http.Client
 }
 
 // Start brings everything up and returns once every replica is ready and every
@@ -65,7 +70,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	s := &Stack{opts: o}
+	s := &Stack{opts: o, http: http.DefaultClient}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
@@ -118,6 +123,12 @@ func (s *Stack) configure() error {
 			return err
 		}
 		url = "http://" + s.address
+		if s.opts.TLS {
+			url = "https://" + s.address
+			if err := s.makeCerts(); err != nil {
+				return err
+			}
+		}
 	} else {
 		if s.Proxy, err = NewProxy(); err != nil {
 			return err
@@ -130,6 +141,11 @@ func (s *Stack) configure() error {
 	}
 	patch := s.opts.Scheduler
 	patch.ExtenderURL = url
+	if s.opts.TLS {
+		patch.Extender = func(_ int, entry map[string]any) {
+			entry["tlsConfig"] = map[string]any{"caFile": s.cert("ca.crt"), "certFile": s.cert("client.crt"), "keyFile": s.cert("client.key")}
+		}
+	}
 	alone := false
 	patch.LeaderElect = &alone
 	s.opts.Lab.SchedulerConfig, err = lab.PatchSchedulerConfig(shipped, patch)
