@@ -84,3 +84,29 @@ func TestTLS(t *testing.T) {
 	s.await(30*time.Second, bound("g", 2))
 	s.settled(time.Second)
 }
+
+// TestEmbeddedStoreIsRebuilt: the only replica dies with everything that it had
+// reserved; the next one plans from the pods as they are.
+func TestEmbeddedStoreIsRebuilt(t *testing.T) {
+	w := newWorld(t, stack.Options{Nodes: "nodes: [{name: \"gpu-{n}\", count: 4, gpus: 8}]", Replicas: 1})
+	s := w.begin(t)
+	s.job(stack.Workload{Name: "running", Gang: "running", Pods: 2, GPUs: 8})
+	s.await(30*time.Second, bound("running", 2))
+	s.hang(func() {
+		// One is tied to its nodes, the other nominated.
+		s.job(stack.Workload{Name: "tied", Gang: "tied", Pods: 2, GPUs: 4})
+		s.awaitPlaced("tied", 2)
+		s.create(stack.Workload{Name: "moved", Gang: "moved", Pods: 2, GPUs: 4})
+		s.awaitPlaced("moved", 2)
+		if err := s.Replicas[0].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		s.Stack.Replicas = nil
+	})
+	if _, err := s.AddReplica(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.await(60*time.Second, bound("tied", 2))
+	s.await(60*time.Second, bound("moved", 2))
+	s.settled(time.Second)
+}
