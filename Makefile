@@ -47,7 +47,7 @@ bench-e2e: lab ## Throughput on 1,000 nodes: plain scheduler, native gangs, Lock
 
 .PHONY: fuzz
 fuzz: ## Fuzz everything that parses, FUZZTIME each (default 20s).
-	@for target in $$(grep -rhoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . --with-filename | sed 's/:func /:/'); do \
+	@for target in $$(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's/:func /:/'); do \
 		dir=$$(dirname $${target%%:*}); name=$${target##*:}; \
 		echo "$$dir $$name"; $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $${FUZZTIME:-20s} $$dir; \
 	done

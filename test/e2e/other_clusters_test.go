@@ -101,7 +101,7 @@ func TestEmbeddedStoreIsRebuilt(t *testing.T) {
 		if err := s.Replicas[0].Kill(); err != nil {
 			t.Fatal(err)
 		}
-		s.Stack.Replicas = nil
+		s.Replicas = nil
 	})
 	if _, err := s.AddReplica(t.Context()); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -101,8 +102,8 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = alive.remove() }()
-	dead, err := os.MkdirTemp(bases()[0], folderPrefix)
-	if err != nil {
+	dead := filepath.Join(bases()[0], fmt.Sprintf("%sdead-%d", folderPrefix, os.Getpid()))
+	if err := os.Mkdir(dead, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dead, lockName), nil, 0o600); err != nil {
