@@ -20,6 +20,7 @@ import (
 //	gated, pinnable    ── pin ──▶ ungated and tied to its node    (one write)
 //	gated, otherwise   ── nominate ──▶ gated ── ungate ──▶ ungated (two writes)
 //	ungated, unpinned  ── nominate ──▶ nominated                  (one write)
+//	there and refused  ── wake ──▶ tried again                    (one write)
 type placer struct {
 	writer *Writer
 	pods   func(types.UID) (*cluster.Pod, bool)
@@ -42,10 +43,11 @@ type job struct {
 // sent is what was last done for a pod, to be done again only if the watch does
 // not show it in time.
 type sent struct {
-	node   string
-	at     time.Time // first time for this node
-	tried  time.Time
-	before string // message of the pod's condition PodScheduled at that time
+	node    string
+	attempt string    // the reservation that it was done for
+	at      time.Time // first time for this reservation
+	tried   time.Time
+	before  string // message of the pod's condition PodScheduled at that time
 }
 
 // resendAfter is how long the watch may take to show a write of ours.
@@ -59,8 +61,8 @@ func (p *placer) place(ctx context.Context, r *reservation.Reservation) {
 			continue
 		}
 		pod, ok := p.pods(types.UID(m.UID))
-		if ok && pod.Phase == gang.Pending && p.note(pod, m.Node) {
-			p.start(ctx, pod, m.Node)
+		if ok && pod.Phase == gang.Pending && p.note(pod, m.Node, r.Attempt) {
+			p.start(ctx, pod, m.Node, r.Attempt)
 		}
 	}
 }
@@ -80,23 +82,26 @@ func placed(pod *cluster.Pod, node string) bool {
 // unplace takes nominations back from pods that have no reservation any more.
 func (p *placer) unplace(ctx context.Context, pod *cluster.Pod) {
 	if pod.Phase == gang.Pending && !pod.Gated && pod.Pinned == "" && pod.Nominated != "" {
-		if p.note(pod, "") {
-			p.start(ctx, pod, "")
+		if p.note(pod, "", "") {
+			p.start(ctx, pod, "", "")
 		}
 	}
 }
 
 // note remembers that the pod is on its way to the node, and tells whether a
-// write is due for that.
-func (p *placer) note(pod *cluster.Pod, node string) bool {
+// write is due for that. A pod that is on its way there since an earlier
+// reservation may have been refused meanwhile, and must be woken.
+func (p *placer) note(pod *cluster.Pod, node, attempt string) bool {
 	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last, ok := p.sent[pod.UID]
-	if !ok || last.node != node {
-		last = sent{node: node, at: now, before: pod.Message}
+	asleep := false
+	if !ok || last.node != node || last.attempt != attempt {
+		last = sent{node: node, attempt: attempt, at: now, before: pod.Message}
+		asleep = placed(pod, node) && pod.Refused != ""
 	}
-	due := !placed(pod, node) && now.Sub(last.tried) >= resendAfter
+	due := asleep || !placed(pod, node) && now.Sub(last.tried) >= resendAfter
 	if due {
 		last.tried = now
 	}
@@ -113,9 +118,9 @@ func (p *placer) placedAt(uid string) (time.Time, string) {
 	return last.at, last.before
 }
 
-func (p *placer) start(ctx context.Context, pod *cluster.Pod, node string) {
+func (p *placer) start(ctx context.Context, pod *cluster.Pod, node, attempt string) {
 	p.background(ctx, "placing", pod, func(ctx context.Context) error {
-		err := p.write(ctx, pod, node)
+		err := p.write(ctx, pod, node, attempt)
 		if err != nil {
 			p.again(pod.UID)
 		}
@@ -163,8 +168,10 @@ func (p *placer) background(ctx context.Context, what string, pod *cluster.Pod, 
 	})
 }
 
-func (p *placer) write(ctx context.Context, pod *cluster.Pod, node string) error {
+func (p *placer) write(ctx context.Context, pod *cluster.Pod, node, attempt string) error {
 	switch {
+	case node != "" && placed(pod, node):
+		return p.writer.Wake(ctx, pod, attempt)
 	case node == "" || !pod.Gated:
 		return p.writer.Nominate(ctx, pod, node)
 	case pod.Pinnable:

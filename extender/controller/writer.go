@@ -97,6 +97,12 @@ func (w *Writer) Pin(ctx context.Context, p *cluster.Pod, node string) error {
 	})
 }
 
+// Wake makes kube-scheduler try a pod again that it has refused: any change of the
+// pod does. The annotation is the one that the binding sets in the end.
+func (w *Writer) Wake(ctx context.Context, p *cluster.Pod, attempt string) error {
+	return w.patch(ctx, "wake", p, types.MergePatchType, object{"metadata": object{"annotations": object{v1alpha1.Attempt: attempt}}})
+}
+
 // Ungate removes the pod's gate.
 func (w *Writer) Ungate(ctx context.Context, p *cluster.Pod) error {
 	return w.patch(ctx, "ungate", p, types.MergePatchType, object{"spec": object{"schedulingGates": nil}})

@@ -213,6 +213,11 @@ func TestCase_B6_APlanForADeadNodeIsVoid(t *testing.T) {
 						s.create(g)
 					}
 					gone = s.awaitPlaced("g", 2)[0]
+					t.Cleanup(func() {
+						if err := way.fix(s, gone); err != nil {
+							t.Error(err)
+						}
+					})
 					if err := way.spoil(s, gone); err != nil {
 						t.Fatal(err)
 					}

@@ -104,6 +104,9 @@ func (p *NodePool) check() error {
 			return fmt.Errorf("%s=%d: want 0 to %d", field, n, maxNodes)
 		}
 	}
+	if p.Name == "" {
+		return errors.New(`name="": it must not be empty`)
+	}
 	if errs := validation.IsDNS1123Subdomain(p.nodeName(p.Count)); len(errs) > 0 {
 		return fmt.Errorf("name=%q: %s", p.Name, errs[0])
 	}

@@ -35,7 +35,7 @@ nodes:
 
 func TestParseNodesNamesWhatIsWrong(t *testing.T) {
 	for text, want := range map[string]string{
-		`nodes: [{name: a, gpu: 8}]`:                                `unknown field "nodes[0].gpu"`,
+		`nodes: [{name: a, gpu: 8}]`:                                `unknown field "gpu"`,
 		`nodes: [{name: "A_"}]`:                                     `nodes[0]: name="A_"`,
 		`nodes: [{count: 2}]`:                                       `nodes[0]: name=""`,
 		`nodes: [{name: a}, {name: b, gpus: -1}]`:                   `nodes[1]: gpus=-1`,
