@@ -25,12 +25,8 @@ type backend struct {
 
 // onBoth runs the test on an embedded and on a real Redis.
 func onBoth(t *testing.T, test func(t *testing.T, b backend)) {
-	t.Run("embedded", func(t *testing.T) {
-		t.Parallel()
-		test(t, embedded(t))
-	})
+	t.Run("embedded", func(t *testing.T) { test(t, embedded(t)) })
 	t.Run("real", func(t *testing.T) {
-		t.Parallel()
 		client, err := Connect(redistest.Start(t))
 		if err != nil {
 			t.Fatal(err)
@@ -346,6 +342,62 @@ func TestLease(t *testing.T) {
 			if got, err := s.Lease(t.Context(), "l", "b", time.Minute); err != nil || !got {
 				t.Errorf("after the lease: got %t %v", got, err)
 			}
+		}
+	})
+}
+
+// TestCase_J2_NoTwoGangsShareAKey, whatever their names are, and none leaves the
+// cluster's own part of Redis.
+func TestCase_J2_NoTwoGangsShareAKey(t *testing.T) {
+	gangs := []gang.Key{
+		{Namespace: "a", Name: "b:c"},
+		{Namespace: "a:b", Name: "c"},
+		{Namespace: "a", Name: "b-c"},
+		{Namespace: "a-b", Name: "c"},
+		{Namespace: "a", Name: "b"},
+		{Namespace: "a", Name: "*"},
+		{Namespace: "a", Name: "b\nc"},
+		{Namespace: "a", Name: "../b"},
+		{Namespace: "a", Name: strings.Repeat("x", 253)},
+		{Namespace: "a", Name: "gäng"},
+		{Namespace: "a", Name: "}b{"},
+	}
+	k := newKeys("c{1}")
+	seen := map[string]gang.Key{}
+	for _, g := range gangs {
+		for _, name := range []string{k.state(g), k.need(g), k.here(g), field(g)} {
+			if other, ok := seen[name]; ok {
+				t.Errorf("gangs %q and %q share %q", other, g, name)
+			}
+			seen[name] = g
+		}
+		for _, name := range []string{k.state(g), k.need(g), k.here(g)} {
+			if !strings.HasPrefix(name, "lockstep:{c_1_}:") || len(name) > 100 {
+				t.Errorf("gang %q: key %q is not in its place", g, name)
+			}
+		}
+		if back, err := parseField(field(g)); err != nil || back != g {
+			t.Errorf("gang %q: read back as %q, %v", g, back, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	r := sample(key, "a", 2)
+	body, err := r.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("ns/g", "reserved 1 2\n"+body)
+	f.Add("g", "committed 1 2\n{}")
+	f.Add("a/b", "x")
+	f.Fuzz(func(t *testing.T, name, record string) {
+		r, err := decode(name, record)
+		if err != nil {
+			return
+		}
+		for _, m := range r.Members {
+			_ = r.Requests[m.Request]
 		}
 	})
 }
