@@ -40,8 +40,9 @@ type Recorder struct {
 }
 
 // HalfFor is how long a gang may have some but fewer bound members than its
-// minimum: the time its binds take, one after the other.
-const HalfFor = 20 * time.Second
+// minimum. A committed gang's binds take a moment each, on a busy machine and for
+// a thousand members half a minute; Settled catches what stays half started.
+const HalfFor = 2 * time.Minute
 
 // Record starts a recorder; Stop ends it.
 func Record(ctx context.Context, client kubernetes.Interface) (*Recorder, error) {
