@@ -3,8 +3,6 @@ package reservation
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -48,19 +46,10 @@ func (w Wait) String() string {
 type Barrier struct {
 	store  *Store
 	mirror *Mirror
+	renew  time.Duration
 
 	mu     sync.Mutex
 	groups map[string]*group // by attempt
-}
-
-// group is the members of one reservation that wait here.
-type group struct {
-	key     gang.Key
-	attempt string
-	waiting map[string]int // callers by UID
-	fresh   chan struct{}  // a UID was added
-	over    chan struct{}  // closed when result is set
-	result  Wait
 }
 
 const (
@@ -75,7 +64,7 @@ const (
 
 // NewBarrier makes the barrier of a replica.
 func NewBarrier(s *Store, m *Mirror) *Barrier {
-	return &Barrier{store: s, mirror: m, groups: map[string]*group{}}
+	return &Barrier{store: s, mirror: m, renew: renewEvery, groups: map[string]*group{}}
 }
 
 // Wait blocks until the gang is committed, its reservation has ended, or ctx is
@@ -87,14 +76,13 @@ func (b *Barrier) Wait(ctx context.Context, key gang.Key, attempt, uid string) (
 	}
 	started := time.Now()
 	g := b.join(ctx, key, attempt, uid)
-	defer b.leave(g, uid)
 	var w Wait
 	var err error
 	select {
 	case <-g.over:
 		w = g.result
 	case <-ctx.Done():
-		w, err = b.withdraw(ctx, g, uid)
+		w, err = b.leave(g, uid)
 	}
 	outcome := w.Outcome.String()
 	if err != nil {
@@ -109,52 +97,48 @@ func (b *Barrier) join(ctx context.Context, key gang.Key, attempt, uid string) *
 	defer b.mu.Unlock()
 	g := b.groups[attempt]
 	if g == nil {
-		g = &group{
-			key: key, attempt: attempt, waiting: map[string]int{},
-			fresh: make(chan struct{}, 1), over: make(chan struct{}),
-		}
+		g = newGroup(key, attempt)
 		b.groups[attempt] = g
 		// The group outlives the caller that made it.
 		go b.attend(context.WithoutCancel(ctx), g)
 	}
 	g.waiting[uid]++
-	select {
-	case g.fresh <- struct{}{}:
-	default:
-	}
+	g.poke()
 	return g
 }
 
-func (b *Barrier) leave(g *group, uid string) {
+// leave takes a caller back that does not wait any longer. The answer is final: if
+// the gang was committed first, the member is to be bound.
+func (b *Barrier) leave(g *group, uid string) (Wait, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if g.waiting[uid]--; g.waiting[uid] == 0 {
-		delete(g.waiting, uid)
+	if g.waiting[uid]--; g.waiting[uid] > 0 {
+		b.mu.Unlock()
+		return anotherWaits, nil
 	}
-	if len(g.waiting) == 0 && b.groups[g.attempt] == g {
-		delete(b.groups, g.attempt)
-		select {
-		case g.fresh <- struct{}{}: // lets attend see that nobody waits
-		default:
-		}
+	delete(g.waiting, uid)
+	l := leaver{uid, make(chan departure, 1)}
+	g.leaving = append(g.leaving, l)
+	g.poke()
+	b.mu.Unlock()
+	patience := time.NewTimer(withdrawWithin)
+	defer patience.Stop()
+	select {
+	case d := <-l.answer:
+		return d.wait, d.err
+	case <-g.over:
+		return g.result, nil
+	case <-patience.C:
 	}
+	if w, _ := b.mirror.standing(g.key, g.attempt); w != nil {
+		return *w, nil
+	}
+	return Wait{Outcome: WaitWithdrawn}, fmt.Errorf("withdrawing from the barrier of gang %s: no answer in %s", g.key, withdrawWithin)
 }
 
-// uids are those of the group that wait, or nil if the group was given up.
-func (b *Barrier) uids(g *group) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.groups[g.attempt] != g {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(g.waiting))
-}
-
-// attend tells Redis who waits, again and again, until the gang is committed, its
-// reservation has ended, or nobody waits any more.
+// attend tells Redis who waits and who does not any more, again and again, until
+// the gang is committed, its reservation has ended, or nobody waits.
 func (b *Barrier) attend(ctx context.Context, g *group) {
-	sent := map[string]bool{}
-	renew := time.NewTicker(renewEvery)
+	renew := time.NewTicker(b.renew)
 	defer renew.Stop()
 	for {
 		w, changes := b.mirror.standing(g.key, g.attempt)
@@ -162,44 +146,84 @@ func (b *Barrier) attend(ctx context.Context, g *group) {
 			b.end(g, *w)
 			return
 		}
-		all := false
 		select {
 		case <-changes:
 			continue
 		case <-renew.C:
-			all = true
-		case <-g.fresh:
+			clear(g.sent)
+		case <-g.news:
 			time.Sleep(gather)
 		}
-		uids := b.uids(g)
-		if uids == nil {
-			return
+		word := b.withdraw(ctx, g)
+		if word == "" {
+			word = b.arrive(ctx, g)
 		}
-		if !all {
-			uids = slices.DeleteFunc(uids, func(uid string) bool { return sent[uid] })
-		}
-		if len(uids) == 0 {
-			continue
-		}
-		word, err := b.store.arrive(ctx, g.key, g.attempt, arrivalLease, uids)
-		switch {
-		case err != nil:
-			b.store.log.Warn("telling the barrier who waits failed; it is tried again", "gang", g.key.String(), "error", err)
-			clear(sent)
-		case word == "committed":
+		switch word {
+		case "committed":
 			b.end(g, Wait{Outcome: WaitCommitted})
 			return
-		case word == "gone":
+		case "gone":
 			// The feed says why, if it comes in time.
 			b.end(g, b.reason(g))
 			return
 		}
-		if err == nil {
-			for _, uid := range uids {
-				sent[uid] = true
-			}
+		if b.closed(g) {
+			return
 		}
 	}
+}
+
+// withdraw tells Redis who has left. It gives the word that ends the group, or "".
+func (b *Barrier) withdraw(ctx context.Context, g *group) string {
+	b.mu.Lock()
+	left, stayed := g.takeLeaving()
+	b.mu.Unlock()
+	for _, l := range stayed {
+		l.answer <- departure{wait: anotherWaits}
+	}
+	if len(left) == 0 {
+		return ""
+	}
+	uids := make([]string, len(left))
+	for i, l := range left {
+		uids[i] = l.uid
+		delete(g.sent, l.uid)
+	}
+	word, err := b.store.withdraw(ctx, g.key, g.attempt, uids...)
+	if err == nil && word != "withdrawn" {
+		return word // the end of the group answers all
+	}
+	d := departure{wait: Wait{Outcome: WaitWithdrawn, Why: "the other members did not arrive in time"}}
+	if err != nil {
+		d = departure{Wait{Outcome: WaitWithdrawn}, fmt.Errorf("withdrawing from the barrier of gang %s: %w", g.key, err)}
+	}
+	for _, l := range left {
+		l.answer <- d
+	}
+	return ""
+}
+
+// arrive tells Redis who waits, of those that it was not told of lately. It gives
+// the word that ends the group, or "".
+func (b *Barrier) arrive(ctx context.Context, g *group) string {
+	b.mu.Lock()
+	uids := g.unsent()
+	b.mu.Unlock()
+	if len(uids) == 0 {
+		return ""
+	}
+	word, err := b.store.arrive(ctx, g.key, g.attempt, arrivalLease, uids)
+	switch {
+	case err != nil:
+		b.store.log.Warn("telling the barrier who waits failed; it is tried again", "gang", g.key.String(), "error", err)
+		return ""
+	case word != "waiting":
+		return word
+	}
+	for _, uid := range uids {
+		g.sent[uid] = true
+	}
+	return ""
 }
 
 // reason waits a moment for the feed to say why the reservation has ended.
@@ -219,35 +243,22 @@ func (b *Barrier) reason(g *group) Wait {
 	}
 }
 
+// end answers all who are in the group.
 func (b *Barrier) end(g *group, w Wait) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.groups[g.attempt] == g {
-		delete(b.groups, g.attempt)
-	}
+	delete(b.groups, g.attempt)
 	g.result = w
 	close(g.over)
 }
 
-// withdraw takes a caller back that does not wait any longer. The answer is final:
-// if the gang was committed first, the member is to be bound.
-func (b *Barrier) withdraw(ctx context.Context, g *group, uid string) (Wait, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawWithin)
-	defer cancel()
+// closed gives up a group that nobody is in.
+func (b *Barrier) closed(g *group) bool {
 	b.mu.Lock()
-	alone := g.waiting[uid] <= 1
-	b.mu.Unlock()
-	if !alone {
-		return Wait{Outcome: WaitWithdrawn, Why: "another call waits for the same member"}, nil
+	defer b.mu.Unlock()
+	if len(g.waiting)+len(g.leaving) > 0 {
+		return false
 	}
-	word, err := b.store.withdraw(ctx, g.key, g.attempt, uid)
-	switch {
-	case err != nil:
-		return Wait{Outcome: WaitWithdrawn}, fmt.Errorf("withdrawing from the barrier of gang %s: %w", g.key, err)
-	case word == "committed":
-		return Wait{Outcome: WaitCommitted}, nil
-	case word == "gone":
-		return b.reason(g), nil
-	}
-	return Wait{Outcome: WaitWithdrawn, Why: "the other members did not arrive in time"}, nil
+	delete(b.groups, g.attempt)
+	return true
 }

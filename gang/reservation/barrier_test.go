@@ -127,6 +127,33 @@ func TestBarrierWithdraws(t *testing.T) {
 	})
 }
 
+// TestReplacedArrivalsDoNotCount: who has arrived for one reservation has not for
+// the one that replaces it.
+func TestReplacedArrivalsDoNotCount(t *testing.T) {
+	onBoth(t, func(t *testing.T, b backend) {
+		s := newStore(t, b)
+		at, err := s.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		res := sample(key, "a", 2)
+		out := reserve(t, s, at, res, "")
+		step := func(attempt string, i int, want string) {
+			t.Helper()
+			word, err := s.arrive(t.Context(), key, attempt, time.Minute, []string{res.Members[i].UID})
+			if err != nil || word != want {
+				t.Errorf("member %d for %s: got %s %v, want %s", i, attempt, word, err, want)
+			}
+		}
+		step("a", 0, "waiting")
+		res.Attempt = "b" // for the same pods
+		reserve(t, s, out.Revision, res, "a")
+		step("a", 1, "gone")
+		step("b", 1, "waiting")
+		step("b", 0, "committed")
+	})
+}
+
 // TestBarrierForgetsTheDead: an arrival counts only as long as its lease.
 func TestBarrierForgetsTheDead(t *testing.T) {
 	b := embedded(t)

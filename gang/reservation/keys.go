@@ -1,6 +1,7 @@
 package reservation
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -17,16 +18,18 @@ import (
 //	lockstep:{cluster}:feed        stream  every change, trimmed
 //	lockstep:{cluster}:gangs       hash    gang → record of its reservation
 //	lockstep:{cluster}:verdicts    hash    gang → why it waits
-//	lockstep:{cluster}:g:<id>:state   hash    attempt, phase, need, deadline
+//	lockstep:{cluster}:g:<id>:state   hash    attempt, phase, need, deadline, rev
 //	lockstep:{cluster}:g:<id>:need    set     UIDs of required members
 //	lockstep:{cluster}:g:<id>:here    zset    UIDs at the barrier, by the end of their lease
 //	lockstep:{cluster}:lease:<name>   string  holder, expiring
 //
-// With no gang left only meta and the feed remain.
+// With no gang left only meta, the feed and leases that run out remain. Redis must
+// not evict keys (maxmemory-policy noeviction, its default).
 type keys struct{ prefix string }
 
 func newKeys(cluster string) keys {
-	// A brace in the name would change the hash tag.
+	// A brace in the name would change the hash tag, and an empty one is none.
+	cluster = cmp.Or(cluster, "default")
 	cluster = strings.NewReplacer("{", "_", "}", "_").Replace(cluster)
 	return keys{"lockstep:{" + cluster + "}:"}
 }

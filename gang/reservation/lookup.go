@@ -45,7 +45,7 @@ func (m *Mirror) AwaitSeat(ctx context.Context, uid string) (Held, bool) {
 func (m *Mirror) State() State {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	out := State{Synced: m.up() && !m.store.behind(m.revision), Revision: m.revision, AsOf: m.asOf}
+	out := State{Synced: m.following && m.up() && !m.store.behind(m.revision), Revision: m.revision, AsOf: m.asOf}
 	for _, e := range m.gangs {
 		out.Reservations = append(out.Reservations, e.Reservation)
 	}

@@ -2,10 +2,8 @@ package reservation
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -39,27 +37,18 @@ type Mirror struct {
 	store   *Store
 	changed chan struct{}
 
-	mu       sync.RWMutex
-	loaded   bool
-	contact  time.Time // last answer from Redis
-	revision Revision
-	asOf     uint64
-	last     string // id of the feed's last entry seen
-	gangs    map[string]*entry
-	seats    map[string]Held // by UID
-	verdicts map[string]Verdict
-	ended    map[string]string // by attempt: why it was released; of late
-	changes  chan struct{}     // closed and replaced at each change
-}
-
-type entry struct {
-	*Reservation
-	committedAt time.Time // by the local clock, when this mirror saw it
+	mu sync.RWMutex
+	content
+	loaded    bool              // once, at least
+	following bool              // since it was loaded last, the feed has gone on
+	contact   time.Time         // last answer from Redis
+	ended     map[string]string // by attempt: why it was released; of late
+	changes   chan struct{}     // closed and replaced at each change
 }
 
 const (
 	// blockFor is how long a read of the feed waits. It bounds how old the news
-	// that Redis answers can be, and how late an empty store is noticed.
+	// that Redis answers can be, and how late an emptied store is noticed.
 	blockFor = time.Second
 	// downAfter is how long Redis may be silent before the mirror is not believed.
 	downAfter  = 5 * time.Second
@@ -70,15 +59,12 @@ const (
 
 // NewMirror makes a mirror; Run keeps it current.
 func NewMirror(s *Store) *Mirror {
-	m := &Mirror{store: s, changed: make(chan struct{}, 1), changes: make(chan struct{})}
-	m.clear()
+	m := &Mirror{
+		store: s, content: newContent(), ended: map[string]string{},
+		changed: make(chan struct{}, 1), changes: make(chan struct{}),
+	}
 	s.metrics.observe(m)
 	return m
-}
-
-func (m *Mirror) clear() {
-	m.gangs, m.seats = map[string]*entry{}, map[string]Held{}
-	m.verdicts, m.ended = map[string]Verdict{}, map[string]string{}
 }
 
 // Run follows the store until ctx ends.
@@ -99,60 +85,98 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// errGap means that the feed does not go on where the mirror is.
-var errGap = errors.New("the feed has a gap")
-
+// follow reads everything and then the feed, until that does not go on.
 func (m *Mirror) follow(ctx context.Context) error {
+	defer m.lose()
 	if err := m.load(ctx); err != nil {
 		return err
 	}
+	verified, ahead := time.Now(), false
 	for {
-		m.mu.RLock()
-		last := m.last
-		m.mu.RUnlock()
-		streams, err := m.store.client.XRead(ctx, &redis.XReadArgs{
-			Streams: []string{m.store.keys.feed(), last}, Count: readAtOnce, Block: blockFor,
-		}).Result()
+		n, err := m.read(ctx, blockFor)
 		switch {
-		case errors.Is(err, redis.Nil):
-			// Nothing new, or nothing at all any more.
-			if err := m.verify(ctx); err != nil {
-				return err
-			}
-			continue
 		case err != nil:
-			return fmt.Errorf("redis: reading the feed: %w", err)
+			return err
+		case n == 0 && ahead:
+			// The store was ahead already before this read, which would have
+			// brought the changes if the feed had them.
+			return errGap
+		case n > 0 && time.Since(verified) < blockFor:
+			ahead = false
+			continue
 		}
-		for _, message := range streams[0].Messages {
-			if err := m.apply(message); err != nil {
-				return err
-			}
+		// There is nothing new, or nothing at all any more; or the entries that
+		// came may be another store's.
+		if ahead, err = m.verify(ctx); err != nil {
+			return err
 		}
-		m.announce()
+		verified = time.Now()
 	}
 }
 
-// verify asks whether the store is still the one that is mirrored.
-func (m *Mirror) verify(ctx context.Context) error {
-	at, err := m.store.open(ctx)
+func (m *Mirror) lose() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.following = false
+}
+
+// read takes in what the feed has, waiting for it if that is nothing. It gives
+// the number of entries.
+func (m *Mirror) read(ctx context.Context, block time.Duration) (int, error) {
+	m.mu.RLock()
+	last := m.last
+	m.mu.RUnlock()
+	streams, err := m.store.client.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{m.store.keys.feed(), last}, Count: readAtOnce, Block: block,
+	}).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("redis: reading the feed: %w", err)
+	}
+	for _, message := range streams[0].Messages {
+		if err := m.take(message); err != nil {
+			return 0, err
+		}
+	}
+	return len(streams[0].Messages), nil
+}
+
+func (m *Mirror) take(message redis.XMessage) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	attempt, why, err := m.apply(message)
 	if err != nil {
 		return err
+	}
+	if attempt != "" {
+		m.remember(attempt, why)
+	}
+	m.contact = time.Now()
+	m.wake()
+	return nil
+}
+
+// verify asks whether the store is still the one that is mirrored, and whether it
+// is ahead of the mirror.
+func (m *Mirror) verify(ctx context.Context) (ahead bool, err error) {
+	at, err := m.store.open(ctx)
+	if err != nil {
+		return false, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.contact = time.Now()
-	if at != m.revision {
-		// A change may have come just now: then the feed has it.
-		if at.Incarnation != m.revision.Incarnation || at.Rev < m.revision.Rev {
-			return errGap
-		}
+	if at.Incarnation != m.revision.Incarnation || at.Rev < m.revision.Rev {
+		return false, errGap
 	}
-	return nil
+	return at.Rev > m.revision.Rev, nil
 }
 
-// load reads everything.
+// load reads everything. The mirror stays as it is until all of it was read.
 func (m *Mirror) load(ctx context.Context) error {
-	if _, err := m.store.open(ctx); err != nil {
+	if err := m.mend(ctx); err != nil {
 		return err
 	}
 	k := m.store.keys
@@ -160,137 +184,36 @@ func (m *Mirror) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("redis: snapshot: %w", err)
 	}
-	if len(list) != 6 {
-		return fmt.Errorf("redis: snapshot: %d parts", len(list))
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	ended := m.ended
-	m.clear()
-	m.ended = ended
-	m.revision.Incarnation, _ = list[0].(string)
-	for i, to := range []*uint64{&m.revision.Rev, &m.asOf} {
-		text, _ := list[i+1].(string)
-		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return fmt.Errorf("redis: snapshot: %w", err)
-		}
-	}
-	m.last, _ = list[3].(string)
-	err = pairs(list[4], func(gang, record string) error {
-		r, err := decode(gang, record)
-		if err == nil {
-			m.put(gang, r)
-		}
-		return err
-	})
+	fresh, err := decodeSnapshot(list)
 	if err != nil {
 		return err
 	}
-	if err := pairs(list[5], m.setVerdict); err != nil {
-		return err
-	}
-	m.loaded, m.contact = true, time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fresh.keepTimes(&m.content)
+	m.content = fresh
+	m.loaded, m.following, m.contact = true, true, time.Now()
 	m.wake()
 	return nil
 }
 
-func pairs(list any, take func(key, value string) error) error {
-	words, _ := list.([]any)
-	for i := 0; i+1 < len(words); i += 2 {
-		key, _ := words[i].(string)
-		value, _ := words[i+1].(string)
-		if err := take(key, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// apply takes in one entry of the feed.
-func (m *Mirror) apply(message redis.XMessage) error {
-	get := func(name string) string {
-		text, _ := message.Values[name].(string)
-		return text
-	}
-	rev, err := strconv.ParseUint(get("rev"), 10, 64)
+// mend makes the store if Redis was emptied, and gives it a new incarnation if it
+// has lost writes: if it is behind what was seen of it before.
+func (m *Mirror) mend(ctx context.Context) error {
+	m.mu.RLock()
+	seen := []Revision{m.revision, m.store.lastWrite()}
+	m.mu.RUnlock()
+	at, err := m.store.open(ctx)
 	if err != nil {
-		return fmt.Errorf("redis: feed: entry %s: %w", message.ID, err)
+		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if rev != m.revision.Rev+1 {
-		return errGap
+	for _, before := range seen {
+		if before.Incarnation == at.Incarnation && before.Rev > at.Rev {
+			m.store.log.Warn("the store has lost writes; plans made on them are fenced off", "seen", before.Rev, "found", at.Rev)
+			return m.store.fence(ctx, at.Incarnation)
+		}
 	}
-	name, attempt := get("gang"), get("attempt")
-	switch op := get("op"); op {
-	case "reserve":
-		r, err := decode(name, get("record"))
-		if err != nil {
-			return err
-		}
-		m.put(name, r)
-	case "commit":
-		if old := m.gangs[name]; old != nil && old.Attempt == attempt {
-			r := *old.Reservation
-			r.Phase = Committed
-			m.put(name, &r)
-		}
-	case "release":
-		m.remove(name)
-		m.remember(attempt, get("why"))
-		if asOf, err := strconv.ParseUint(get("asof"), 10, 64); err == nil {
-			m.asOf = max(m.asOf, asOf)
-		}
-	case "verdict":
-		if err := m.setVerdict(name, get("verdict")); err != nil {
-			return err
-		}
-	default:
-		return fmt.Errorf("redis: feed: entry %s: unknown change %q", message.ID, op)
-	}
-	m.revision.Rev, m.last, m.contact = rev, message.ID, time.Now()
-	m.wake()
 	return nil
-}
-
-func (m *Mirror) setVerdict(name, text string) error {
-	if text == "" {
-		delete(m.verdicts, name)
-		return nil
-	}
-	var v Verdict
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return fmt.Errorf("decoding the verdict on gang %s: %w", name, err)
-	}
-	m.verdicts[name] = v
-	return nil
-}
-
-func (m *Mirror) put(name string, r *Reservation) {
-	m.remove(name)
-	e := &entry{Reservation: r}
-	if r.Phase == Committed {
-		e.committedAt = time.Now()
-	}
-	m.gangs[name] = e
-	for _, member := range r.Members {
-		if member.UID != "" {
-			m.seats[member.UID] = Held{r.Gang, r.Attempt, member.Node, r.Phase}
-		}
-	}
-}
-
-func (m *Mirror) remove(name string) {
-	old := m.gangs[name]
-	if old == nil {
-		return
-	}
-	delete(m.gangs, name)
-	for _, member := range old.Members {
-		if m.seats[member.UID].Attempt == old.Attempt {
-			delete(m.seats, member.UID)
-		}
-	}
 }
 
 // remember keeps why a reservation was released, for those who wait at its barrier.

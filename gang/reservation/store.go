@@ -27,6 +27,8 @@ var (
 	lib string
 	//go:embed lua/open.lua
 	openLua string
+	//go:embed lua/fence.lua
+	fenceLua string
 	//go:embed lua/reserve.lua
 	reserveLua string
 	//go:embed lua/arrive.lua
@@ -55,6 +57,7 @@ func newScript(name, text string) script { return script{name, redis.NewScript(l
 
 var (
 	openScript     = newScript("open", openLua)
+	fenceScript    = newScript("fence", fenceLua)
 	reserveScript  = newScript("reserve", reserveLua)
 	arriveScript   = newScript("arrive", arriveLua)
 	withdrawScript = newScript("withdraw", withdrawLua)
@@ -86,9 +89,14 @@ type Store struct {
 	// wrote is the revision of this store's last change: a mirror that has not
 	// come as far would plan against its own past.
 	wrote Revision
-	// incarnation as last seen.
-	incarnation string
+	// fenced is the incarnation on which a plan was fenced off last: there is
+	// nothing to plan on it any more.
+	fenced string
 }
+
+// ErrFenced is the error of a change to a store that was emptied and is not made
+// anew yet. The mirror does that within moments.
+var ErrFenced = errors.New("the store was emptied")
 
 // New makes a Store. It does not call Redis yet.
 func New(o Options) *Store {
@@ -142,26 +150,46 @@ func (s *Store) open(ctx context.Context) (Revision, error) {
 	if err != nil {
 		return Revision{}, fmt.Errorf("redis: open: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.incarnation = list[0]
 	return Revision{list[0], rev}, nil
 }
 
+// fence makes void what was planned on the incarnation.
+func (s *Store) fence(ctx context.Context, incarnation string) error {
+	if err := s.run(ctx, fenceScript, []string{s.keys.meta()}, incarnation, uuid.NewString()).Err(); err != nil {
+		return fmt.Errorf("redis: fencing off plans on lost writes: %w", err)
+	}
+	return nil
+}
+
 // note remembers a change that this store has made.
-func (s *Store) note(rev uint64) {
+func (s *Store) note(at Revision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wrote.Incarnation != s.incarnation || rev > s.wrote.Rev {
-		s.wrote = Revision{s.incarnation, rev}
+	if s.wrote.Incarnation != at.Incarnation || at.Rev > s.wrote.Rev {
+		s.wrote = at
 	}
 }
 
-// behind tells whether the revision lacks a change that this store has made.
+// noteAnswer is note for the answer {rev, incarnation}.
+func (s *Store) noteAnswer(rest []any) {
+	if len(rest) == 2 {
+		incarnation, _ := rest[1].(string)
+		s.note(Revision{incarnation, number(rest, 0)})
+	}
+}
+
+func (s *Store) lastWrite() Revision {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wrote
+}
+
+// behind tells whether the revision lacks a change that this store has made, or
+// is of a store that is no more.
 func (s *Store) behind(at Revision) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wrote.Incarnation == at.Incarnation && s.wrote.Rev > at.Rev
+	return s.fenced == at.Incarnation || (s.wrote.Incarnation == at.Incarnation && s.wrote.Rev > at.Rev)
 }
 
 func (s *Store) all(key gang.Key) []string {
@@ -191,19 +219,25 @@ func (s *Store) Reserve(ctx context.Context, at Revision, r Reservation, hold ti
 	switch word {
 	case "fenced":
 		s.metrics.conflicts.WithLabelValues("fenced").Inc()
+		s.mu.Lock()
+		s.fenced = at.Incarnation
+		s.mu.Unlock()
 		return Outcome{Result: ResultFenced}, nil
 	case "conflict":
 		s.metrics.conflicts.WithLabelValues("outrun").Inc()
 		return Outcome{Result: ResultConflict, Revision: Revision{at.Incarnation, number(rest, 0)}}, nil
 	}
-	rev := number(rest, 0)
-	s.note(rev)
+	if len(rest) != 2 {
+		return Outcome{}, fmt.Errorf("redis: reserve: %d parts", len(rest))
+	}
+	reserved := Revision{at.Incarnation, number(rest, 0)}
+	s.note(reserved)
 	record, _ := rest[1].(string)
 	stored, err := decode(field(r.Gang), record)
 	if err != nil {
 		return Outcome{}, err
 	}
-	return Outcome{Result: ResultReserved, Revision: Revision{at.Incarnation, rev}, Reservation: stored}, nil
+	return Outcome{Result: ResultReserved, Revision: reserved, Reservation: stored}, nil
 }
 
 func number(list []any, i int) uint64 {
@@ -246,7 +280,7 @@ func (s *Store) release(ctx context.Context, key gang.Key, attempt, how, why str
 	if word != "ok" {
 		return false, nil
 	}
-	s.note(number(rest, 0))
+	s.noteAnswer(rest)
 	s.metrics.ended.WithLabelValues(how).Inc()
 	return true, nil
 }
@@ -270,8 +304,13 @@ func (s *Store) arrive(ctx context.Context, key gang.Key, attempt string, lease 
 	return word, err
 }
 
-func (s *Store) withdraw(ctx context.Context, key gang.Key, attempt, uid string) (string, error) {
-	word, _, err := s.reply(ctx, withdrawScript, []string{s.keys.state(key), s.keys.here(key)}, attempt, uid)
+// withdraw takes arrivals back, unless the gang is committed.
+func (s *Store) withdraw(ctx context.Context, key gang.Key, attempt string, uids ...string) (string, error) {
+	args := []any{attempt}
+	for _, uid := range uids {
+		args = append(args, uid)
+	}
+	word, _, err := s.reply(ctx, withdrawScript, []string{s.keys.state(key), s.keys.here(key)}, args...)
 	return word, err
 }
 
@@ -296,13 +335,14 @@ func (s *Store) ClearVerdict(ctx context.Context, key gang.Key) error {
 }
 
 func (s *Store) setVerdict(ctx context.Context, key gang.Key, text string) error {
-	rev, err := s.run(ctx, verdictScript, []string{s.keys.meta(), s.keys.feed(), s.keys.verdicts()}, field(key), text).Uint64()
+	word, rest, err := s.reply(ctx, verdictScript, []string{s.keys.meta(), s.keys.feed(), s.keys.verdicts()}, field(key), text)
+	if word == "fenced" {
+		err = ErrFenced
+	}
 	if err != nil {
 		return fmt.Errorf("noting the verdict on gang %s: %w", key, err)
 	}
-	if rev > 0 {
-		s.note(rev)
-	}
+	s.noteAnswer(rest)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -25,8 +26,12 @@ type backend struct {
 
 // onBoth runs the test on an embedded and on a real Redis.
 func onBoth(t *testing.T, test func(t *testing.T, b backend)) {
-	t.Run("embedded", func(t *testing.T) { test(t, embedded(t)) })
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(t, embedded(t))
+	})
 	t.Run("real", func(t *testing.T) {
+		t.Parallel()
 		client, err := Connect(redistest.Start(t))
 		if err != nil {
 			t.Fatal(err)
@@ -306,14 +311,24 @@ func TestWipedRedis(t *testing.T) {
 func TestTrimmedFeed(t *testing.T) {
 	onBoth(t, func(t *testing.T, b backend) {
 		s, other := newStore(t, b), newStore(t, b)
-		m := follow(t, s)
-		// A change that never comes through the feed.
-		if err := b.client.HIncrBy(t.Context(), s.keys.meta(), "rev", 1).Err(); err != nil {
+		m := NewMirror(s)
+		if err := m.load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		n := follow(t, other)
-		reserve(t, other, synced(t, n).Revision, sample(key, "a", 1), "")
-		await(t, m, func() bool { return len(m.State().Reservations) == 1 && m.State().Revision == n.State().Revision })
+		first := reserve(t, other, m.State().Revision, sample(key, "a", 1), "")
+		if err := b.client.XTrimMaxLen(t.Context(), s.keys.feed(), 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		reserve(t, other, first.Revision, sample(gang.Key{Namespace: "ns", Name: "h"}, "b", 1), "")
+		if _, err := m.read(t.Context(), blockFor); !errors.Is(err, errGap) {
+			t.Errorf("got %v, want a gap", err)
+		}
+		if n := len(m.State().Reservations); n != 0 {
+			t.Errorf("%d reservations were taken in across the gap", n)
+		}
+		if n := len(synced(t, follow(t, s)).Reservations); n != 2 {
+			t.Errorf("%d reservations were read anew, want 2", n)
+		}
 	})
 }
 
@@ -342,62 +357,6 @@ func TestLease(t *testing.T) {
 			if got, err := s.Lease(t.Context(), "l", "b", time.Minute); err != nil || !got {
 				t.Errorf("after the lease: got %t %v", got, err)
 			}
-		}
-	})
-}
-
-// TestCase_J2_NoTwoGangsShareAKey, whatever their names are, and none leaves the
-// cluster's own part of Redis.
-func TestCase_J2_NoTwoGangsShareAKey(t *testing.T) {
-	gangs := []gang.Key{
-		{Namespace: "a", Name: "b:c"},
-		{Namespace: "a:b", Name: "c"},
-		{Namespace: "a", Name: "b-c"},
-		{Namespace: "a-b", Name: "c"},
-		{Namespace: "a", Name: "b"},
-		{Namespace: "a", Name: "*"},
-		{Namespace: "a", Name: "b\nc"},
-		{Namespace: "a", Name: "../b"},
-		{Namespace: "a", Name: strings.Repeat("x", 253)},
-		{Namespace: "a", Name: "gäng"},
-		{Namespace: "a", Name: "}b{"},
-	}
-	k := newKeys("c{1}")
-	seen := map[string]gang.Key{}
-	for _, g := range gangs {
-		for _, name := range []string{k.state(g), k.need(g), k.here(g), field(g)} {
-			if other, ok := seen[name]; ok {
-				t.Errorf("gangs %q and %q share %q", other, g, name)
-			}
-			seen[name] = g
-		}
-		for _, name := range []string{k.state(g), k.need(g), k.here(g)} {
-			if !strings.HasPrefix(name, "lockstep:{c_1_}:") || len(name) > 100 {
-				t.Errorf("gang %q: key %q is not in its place", g, name)
-			}
-		}
-		if back, err := parseField(field(g)); err != nil || back != g {
-			t.Errorf("gang %q: read back as %q, %v", g, back, err)
-		}
-	}
-}
-
-func FuzzDecode(f *testing.F) {
-	r := sample(key, "a", 2)
-	body, err := r.encode()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add("ns/g", "reserved 1 2\n"+body)
-	f.Add("g", "committed 1 2\n{}")
-	f.Add("a/b", "x")
-	f.Fuzz(func(t *testing.T, name, record string) {
-		r, err := decode(name, record)
-		if err != nil {
-			return
-		}
-		for _, m := range r.Members {
-			_ = r.Requests[m.Request]
 		}
 	})
 }

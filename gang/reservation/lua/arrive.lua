@@ -5,7 +5,7 @@
 -- gives {'waiting', how many are here} | {'committed'} | {'gone'}
 local meta, feed, gangs, state, need, here = unpack(KEYS)
 local s = redis.call('HMGET', state, 'attempt', 'phase', 'need')
-if s[1] ~= ARGV[2] then return {'gone'} end
+if s[1] ~= ARGV[2] or not incarnation(meta) then return {'gone'} end
 if s[2] == 'committed' then return {'committed'} end
 local t = now()
 for i = 4, #ARGV do
