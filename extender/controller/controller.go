@@ -59,6 +59,8 @@ const (
 	maxRound   = time.Second
 	restFactor = 10
 	leaseFor   = 5 * time.Second
+	// controllerLease is the name of the lease.
+	controllerLease = "controller"
 	// writesAtOnce bounds the writes under way to the API server.
 	writesAtOnce = 32
 )
@@ -86,6 +88,7 @@ func New(o Options, c *cluster.Cluster, s *reservation.Store, m *reservation.Mir
 func (c *Controller) Run(ctx context.Context) {
 	tick := time.NewTicker(maxRound)
 	defer tick.Stop()
+	defer c.resign(context.WithoutCancel(ctx))
 	defer c.placer.done.Wait()
 	for {
 		select {
@@ -113,7 +116,7 @@ func (c *Controller) lead(ctx context.Context) bool {
 	if c.leads && now.Sub(c.leased) < leaseFor/4 {
 		return true
 	}
-	ok, err := c.store.Lease(ctx, "controller", c.opts.Identity, leaseFor)
+	ok, err := c.store.Lease(ctx, controllerLease, c.opts.Identity, leaseFor)
 	if err != nil {
 		c.opts.Log.Warn("taking the controller's lease failed", "error", err)
 		ok = false
@@ -124,6 +127,20 @@ func (c *Controller) lead(ctx context.Context) bool {
 	}
 	c.leads, c.leased = ok, now
 	return ok
+}
+
+// resign gives the lease back, so that another replica need not wait until it
+// has run out.
+func (c *Controller) resign(ctx context.Context) {
+	if !c.leads {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := c.store.Resign(ctx, controllerLease, c.opts.Identity); err != nil {
+		c.opts.Log.Warn("giving the controller's lease back failed; it runs out by itself", "error", err)
+	}
+	c.leads = false
 }
 
 // round is what the phases of one round share.

@@ -165,7 +165,7 @@ func message(key gang.Key, single bool, why *gang.Unschedulable) string {
 	}
 	const limit = 1000
 	if len(text) > limit {
-		text = text[:limit] + "..."
+		text = strings.ToValidUTF8(text[:limit], "") + "..." // no half a letter
 	}
 	return text
 }

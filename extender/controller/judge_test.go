@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lockstep-scheduler/lockstep/extender/cluster"
 	"github.com/lockstep-scheduler/lockstep/gang"
@@ -192,8 +193,10 @@ func TestForeignGatesAreNamed(t *testing.T) {
 }
 
 func TestMessagesAreShort(t *testing.T) {
-	text := message(gang.Key{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("g", 253)}, false, &gang.Unschedulable{Code: gang.CodeRoom, Detail: strings.Repeat("x", 5000)})
-	if len(text) > 1024 {
-		t.Errorf("%d bytes", len(text))
+	for _, letter := range []string{"x", "é", "節", "🚀"} {
+		text := message(gang.Key{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("g", 253)}, false, &gang.Unschedulable{Code: gang.CodeRoom, Detail: "a" + strings.Repeat(letter, 5000)})
+		if len(text) > 1024 || !utf8.ValidString(text) {
+			t.Errorf("%d bytes: %q", len(text), text)
+		}
 	}
 }

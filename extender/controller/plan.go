@@ -68,15 +68,23 @@ func placeholders(g *cluster.Pending, need *gang.Need) []gang.LateRole {
 	return out
 }
 
-// place plans the gang on the snapshot. Either the plan or the reason is nil.
+// place plans the gang on the snapshot, away from the surroundings of the nodes that
+// refused it if it can. Either the plan or the reason is nil.
 func (c *Controller) place(r *round, g *cluster.Pending, in intent, rec *record) (*gang.Plan, *gang.Unschedulable) {
 	started := c.opts.Now()
 	defer func() { c.metrics.place.Observe(c.opts.Now().Sub(started).Seconds()) }()
-	return c.planner.Place(r.view.Snapshot, &gang.Request{
+	req := &gang.Request{
 		Gang: g.Key, Seats: in.seats, Fixed: in.fixed,
 		Required: g.Spec.Required, Preferred: g.Spec.Preferred,
-		Excluded: r.excluded(rec),
-	})
+	}
+	refused := r.excluded(rec)
+	if req.Excluded = gang.Surround(r.view.Snapshot.Tree, refused); req.Excluded != nil {
+		if plan, _ := c.planner.Place(r.view.Snapshot, req); plan != nil {
+			return plan, nil
+		}
+	}
+	req.Excluded = refused
+	return c.planner.Place(r.view.Snapshot, req)
 }
 
 // excluded are the nodes that the gang keeps away from, by number; nil: none.

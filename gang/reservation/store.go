@@ -45,6 +45,8 @@ var (
 	verdictLua string
 	//go:embed lua/lease.lua
 	leaseLua string
+	//go:embed lua/resign.lua
+	resignLua string
 )
 
 // script is one atomic operation.
@@ -66,6 +68,7 @@ var (
 	snapshotScript = newScript("snapshot", snapshotLua)
 	verdictScript  = newScript("verdict", verdictLua)
 	leaseScript    = newScript("lease", leaseLua)
+	resignScript   = newScript("resign", resignLua)
 )
 
 // Options of a Store.
@@ -353,6 +356,14 @@ func (s *Store) Lease(ctx context.Context, name, holder string, d time.Duration)
 		return false, fmt.Errorf("taking the lease %s: %w", name, err)
 	}
 	return n == 1, nil
+}
+
+// Resign gives a lease back if the holder has it.
+func (s *Store) Resign(ctx context.Context, name, holder string) error {
+	if err := s.run(ctx, resignScript, []string{s.keys.lease(name)}, holder).Err(); err != nil {
+		return fmt.Errorf("giving back the lease %s: %w", name, err)
+	}
+	return nil
 }
 
 // Leftovers names the keys of gangs, reservations and verdicts in Redis, for tests:

@@ -360,3 +360,23 @@ func TestLease(t *testing.T) {
 		}
 	})
 }
+
+func TestResign(t *testing.T) {
+	onBoth(t, func(t *testing.T, b backend) {
+		s := newStore(t, b)
+		if got, err := s.Lease(t.Context(), "l", "a", time.Minute); err != nil || !got {
+			t.Fatalf("got %t %v", got, err)
+		}
+		for _, step := range []struct {
+			holder string
+			free   bool
+		}{{"b", false}, {"a", true}} {
+			if err := s.Resign(t.Context(), "l", step.holder); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := b.client.Exists(t.Context(), s.keys.lease("l")).Result(); err != nil || (n == 0) != step.free {
+				t.Errorf("after %s has resigned: %d leases, %v", step.holder, n, err)
+			}
+		}
+	})
+}
