@@ -1,0 +1,163 @@
+package topology
+
+import "cmp"
+
+// Table answers what sets of a node's GPUs are worth. What takes long is computed
+// once and kept; one table serves every node with the same graph. It is not for
+// concurrent use.
+type Table struct {
+	*Graph
+	ring  []float32 // GB/s, by set
+	tier  []float32 // a Tier, by set
+	score []int32   // the device plugin's, by set
+
+	outcomes map[choice]*Outcome
+	worth    []packing
+	chosen   map[choice]Set
+}
+
+// choice is a number of GPUs out of those that are free.
+type choice struct {
+	free Set
+	k    int
+	// loose tells that the device plugin does not look at links.
+	loose bool
+}
+
+// NewTable computes the table of a graph.
+func NewTable(g *Graph) *Table {
+	t := &Table{
+		Graph: g, score: g.setScores(), outcomes: map[choice]*Outcome{}, chosen: map[choice]Set{},
+		ring: bottlenecks(g.n, func(i, j int) float32 { return float32(g.Link(i, j).GBps) }),
+		tier: bottlenecks(g.n, func(i, j int) float32 { return float32(g.Link(i, j).Tier()) }),
+	}
+	for k := 2; k <= g.n; k *= 2 {
+		t.worth = append(t.worth, packing{ring: t.ring, k: k, known: map[Set]float32{}})
+	}
+	return t
+}
+
+// Ring is the bandwidth of the best ring over the set, in GB/s and one direction;
+// 0 for fewer than two GPUs.
+//
+// Over NVSwitches it is what each GPU can push; over direct links and PCIe, what
+// the slowest link of the best cycle carries.
+func (t *Table) Ring(s Set) float64 { return float64(t.ring[s]) }
+
+// Meets tells whether the set is connected as required. One GPU always is.
+func (t *Table) Meets(s Set, r Requirement) bool {
+	if s.Len() < 2 {
+		return true
+	}
+	return t.tier[s] >= float32(r.Tier) && (!r.OneNUMA || t.oneNUMA(s))
+}
+
+// Predict gives what the device plugin may pick when k of the free GPUs are asked
+// for. loose tells that it does not look at links: with MIG devices, or GPUs shared
+// by replicas. The outcome is shared and must not be changed; it has no sets if
+// there are not so many.
+func (t *Table) Predict(free Set, k int, loose bool) *Outcome {
+	if k < 1 || k > free.Len() {
+		return &none
+	}
+	this := choice{free, k, loose}
+	out := t.outcomes[this]
+	if out == nil {
+		out = t.predict(this)
+		t.outcomes[this] = out
+	}
+	return out
+}
+
+var none Outcome
+
+func (t *Table) predict(c choice) *Outcome {
+	out := &Outcome{}
+	if c.loose {
+		out.Sets = subsets(c.free, c.k)
+	} else {
+		out.Sets = bestEffort(t.score, c.free, c.k)
+	}
+	out.Worst = t.Ring(out.Sets[0])
+	for _, s := range out.Sets {
+		ring := t.Ring(s)
+		out.Worst, out.Best = min(out.Worst, ring), max(out.Best, ring)
+		out.Expected += ring / float64(len(out.Sets))
+	}
+	return out
+}
+
+// Best gives the best k of the free GPUs: the highest ring; of these the ones that
+// leave the most worth (see Worth), and of these the lowest set. It gives 0 if
+// there are not so many.
+func (t *Table) Best(free Set, k int) Set {
+	if k < 1 || k > free.Len() {
+		return 0
+	}
+	this := choice{free: free, k: k}
+	best, ok := t.chosen[this]
+	if !ok {
+		each(free, k, func(s Set) {
+			if best == 0 || cmp.Or(cmp.Compare(t.ring[s], t.ring[best]), cmp.Compare(t.worthOf(free&^s), t.worthOf(free&^best))) > 0 {
+				best = s
+			}
+		})
+		t.chosen[this] = best
+	}
+	return best
+}
+
+// Worth is what free GPUs are good for, in GB/s: for pairs, quads and octets, the
+// most that the rings of sets of that size, side by side, add up to. Taking a GPU
+// of a whole pair costs more of it than taking one whose peer is in use.
+func (t *Table) Worth(free Set) float64 { return float64(t.worthOf(free)) }
+
+func (t *Table) worthOf(free Set) float32 {
+	sum := float32(0)
+	for i := range t.worth {
+		sum += t.worth[i].best(free)
+	}
+	return sum
+}
+
+// packing finds the most that the rings of disjoint sets of k add up to.
+type packing struct {
+	ring  []float32
+	k     int
+	known map[Set]float32
+}
+
+func (p *packing) best(free Set) float32 {
+	if free.Len() < p.k {
+		return 0
+	}
+	if sum, ok := p.known[free]; ok {
+		return sum
+	}
+	first := free.lowest()
+	most := p.best(free &^ first)
+	each(free&^first, p.k-1, func(s Set) {
+		s |= first
+		most = max(most, p.ring[s]+p.best(free&^s))
+	})
+	p.known[free] = most
+	return most
+}
+
+// Catalog keeps one table for each distinct graph. The zero value is ready; it is
+// not for concurrent use.
+type Catalog struct{ tables map[string]*Table }
+
+// Table gives the graph's table.
+func (c *Catalog) Table(g *Graph) *Table {
+	key := g.key()
+	t := c.tables[key]
+	if t == nil {
+		t = NewTable(g)
+		if c.tables == nil {
+			c.tables = map[string]*Table{}
+		}
+		c.tables[key] = t
+	}
+	return t
+}
