@@ -59,7 +59,8 @@ func TestManifestsAreWhatTheAPIReads(t *testing.T) {
 	}
 	seen := 0
 	for _, file := range files {
-		if strings.HasPrefix(file, "scheduler") || strings.HasSuffix(file, "kustomization.yaml") {
+		// The API server itself reads the CRD in the end-to-end tests.
+		if strings.HasPrefix(file, "scheduler") || strings.HasSuffix(file, "kustomization.yaml") || strings.Contains(file, "/lockstep.scheduler_") {
 			continue
 		}
 		seen += len(objects(t, file))

@@ -131,8 +131,22 @@ func (l *Lab) Kubeconfig() string {
 // account and so has the rights that RBAC gives it and no more. Like Config's,
 // it does not throttle. The account must exist.
 func (l *Lab) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	return l.tokenConfig(ctx, namespace, name, nil)
+}
+
+// NodeAccountConfig is ServiceAccountConfig with a token that is bound to the node,
+// as those of pods that run there are.
+func (l *Lab) NodeAccountConfig(ctx context.Context, namespace, name, node string) (*rest.Config, error) {
+	n, err := l.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("requesting a token for node %s: %w", node, err)
+	}
+	return l.tokenConfig(ctx, namespace, name, &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: n.UID})
+}
+
+func (l *Lab) tokenConfig(ctx context.Context, namespace, name string, to *authenticationv1.BoundObjectReference) (*rest.Config, error) {
 	seconds := int64(tokenLifetime / time.Second)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, BoundObjectRef: to}}
 	token, err := l.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("requesting a token for the service account %s/%s: %w", namespace, name, err)

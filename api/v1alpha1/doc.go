@@ -1,0 +1,4 @@
+// +kubebuilder:object:generate=true
+// +groupName=lockstep.scheduler
+
+package v1alpha1
