@@ -92,6 +92,7 @@ type candidate struct {
 	domain int
 	here   int // running members in it
 	fewest int // of its children must be used at least; exact with one class
+	loss   float64
 }
 
 // candidates gives the domains of a level that may hold everything: if members run
@@ -113,7 +114,12 @@ func (p *Planner) candidates(depth int) []candidate {
 				continue // the same nodes as one level down, where they did not do
 			}
 		}
-		out = append(out, candidate{domain: domain, here: p.here[domain], fewest: 1})
+		c := candidate{domain: domain, here: p.here[domain], fewest: 1}
+		if depth == t.Depths()-1 && len(p.classes) > 0 {
+			from, _ := t.Interval(depth, domain)
+			c.loss = p.loss(p.classes[0].class, from)
+		}
+		out = append(out, c)
 	}
 	p.list = out
 	return out
@@ -159,11 +165,12 @@ func (p *Planner) foremost(depth int, list []candidate) {
 }
 
 // compare orders candidates of one level, the best first: where most members run
-// already, then what need be split over the fewest children, then what has the
-// fewest free GPUs, then what is broken already.
+// already, then what need be split over the fewest children, then the host that
+// loses the least worth, then what has the fewest free GPUs, then what is broken
+// already.
 func (p *Planner) compare(depth int, a, b candidate) int {
 	x, y := p.gpusIn(depth, a.domain), p.gpusIn(depth, b.domain)
-	if c := cmp.Or(cmp.Compare(b.here, a.here), cmp.Compare(a.fewest, b.fewest), cmp.Compare(x.free, y.free), last(x.whole(), y.whole()), cmp.Compare(x.all, y.all)); c != 0 {
+	if c := cmp.Or(cmp.Compare(b.here, a.here), cmp.Compare(a.fewest, b.fewest), cmp.Compare(a.loss, b.loss), cmp.Compare(x.free, y.free), last(x.whole(), y.whole()), cmp.Compare(x.all, y.all)); c != 0 {
 		return c
 	}
 	nodeA, _ := p.s.Tree.Interval(depth, a.domain)

@@ -15,6 +15,9 @@ func (p *Planner) measure(class ClassID, from, to int) int {
 		if c.MaxPerNode > 0 {
 			k = min(k, max(0, c.MaxPerNode-int(p.used[n])))
 		}
+		if k > 0 {
+			k = min(k, p.fit(c, n))
+		}
 		p.caps[n] = k
 		sum += k
 	}

@@ -26,6 +26,12 @@ func (p *Planner) begin(s *Snapshot, r *Request) {
 	p.used, p.caps, p.allowed = resize(p.used, nodes), resize(p.caps, nodes), resize(p.allowed, nodes)
 	p.sums, p.gpus = resize(p.sums, nodes+1), resize(p.gpus, nodes+1)
 	p.parts, p.narrowed = p.parts[:0], false
+	p.aim, p.blind, p.linked = aim{}, false, s.NodeGPUs != nil
+	p.base, p.sets = p.base[:0], p.sets[:0]
+	for n := range s.NodeGPUs {
+		p.base = append(p.base, s.NodeGPUs[n].left())
+	}
+	p.sets = append(p.sets, p.base...)
 	p.reset(0, nodes)
 	for n := range nodes {
 		p.gpus[n+1] = p.gpus[n].add(max(0, s.gpus(s.Free, n)), s.gpus(s.Allocatable, n))

@@ -16,6 +16,7 @@ func (p *Planner) distribute(class ClassID, seats []int, depth, domain int) bool
 	if p.measure(class, from, to) < len(seats) {
 		return false
 	}
+	p.class = class
 	if p.caring() {
 		p.descend(seats, depth, domain)
 	} else {
@@ -67,20 +68,25 @@ func (p *Planner) narrow(n, depth, domain int) (int, int) {
 	return depth, domain
 }
 
-// damage orders places, the smallest first: what has fewer free GPUs is used
-// first, then what has fewer GPUs at all, then what has less room.
+// damage orders places, the smallest first: hosts whose free GPUs lose less worth,
+// then what has fewer free GPUs, then what has fewer GPUs at all, then what has
+// less room.
 type damage struct {
+	loss float64
 	gpus tally
 	room int
 }
 
 func (d damage) compare(o damage) int {
-	return cmp.Or(cmp.Compare(d.gpus.free, o.gpus.free), cmp.Compare(d.gpus.all, o.gpus.all), cmp.Compare(d.room, o.room))
+	return cmp.Or(cmp.Compare(d.loss, o.loss), cmp.Compare(d.gpus.free, o.gpus.free), cmp.Compare(d.gpus.all, o.gpus.all), cmp.Compare(d.room, o.room))
 }
 
 // damage is that of the nodes in the interval, with what this plan has taken.
 func (p *Planner) damage(from, to, room int) damage {
 	d := damage{room: room, gpus: tally{all: p.gpus[to].all - p.gpus[from].all}}
+	if to-from == 1 {
+		d.loss = p.loss(p.class, from)
+	}
 	for n := from; n < to; n++ {
 		d.gpus.free += max(0, p.s.gpus(p.free, n))
 	}

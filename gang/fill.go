@@ -10,6 +10,7 @@ type spot struct {
 	node, room     int
 	hasGPUs, whole bool
 	freeGPUs       int64
+	loss           float64
 }
 
 // fill places seats that do not care for closeness where they do the least
@@ -26,14 +27,14 @@ func (p *Planner) fill(class ClassID, seats []int, from, to int) {
 		if p.caps[n] > 0 {
 			spots = append(spots, spot{
 				node: n, room: p.caps[n], whole: whole && !gpus,
-				hasGPUs: p.s.gpus(p.s.Allocatable, n) > 0 && !gpus, freeGPUs: max(0, p.s.gpus(p.free, n)),
+				hasGPUs: p.s.gpus(p.s.Allocatable, n) > 0 && !gpus, freeGPUs: max(0, p.s.gpus(p.free, n)), loss: p.loss(class, n),
 			})
 		}
 	}
 	p.spots = spots
 	slices.SortFunc(spots, func(a, b spot) int {
 		return cmp.Or(
-			last(a.hasGPUs, b.hasGPUs), last(a.whole, b.whole), cmp.Compare(a.freeGPUs, b.freeGPUs),
+			last(a.hasGPUs, b.hasGPUs), last(a.whole, b.whole), cmp.Compare(a.loss, b.loss), cmp.Compare(a.freeGPUs, b.freeGPUs),
 			cmp.Compare(a.room, b.room), cmp.Compare(a.node, b.node),
 		)
 	})

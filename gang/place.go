@@ -1,6 +1,10 @@
 package gang
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/lockstep-scheduler/lockstep/topology"
+)
 
 // Seat is a pod, or with an empty UID a pod to come, that wants a node.
 type Seat struct {
@@ -32,6 +36,8 @@ type Request struct {
 type Plan struct {
 	// Nodes are node numbers, by seat; -1 for an optional seat without a place.
 	Nodes []int
+	// GPUs are what the seats may get, by seat; nil if nothing is known of links.
+	GPUs []Assignment
 	// Level and Domain name the narrowest domain that holds everything.
 	Level, Domain string
 }
@@ -51,6 +57,12 @@ type Planner struct {
 	roomy             [][]bool // by depth, domain: it may hold everything
 	gpus              []tally  // of the nodes before each node: a domain's are a difference
 
+	// linked tells that something is known of the nodes' GPUs; aim is how well they
+	// must be connected, and blind that this does not matter for a moment.
+	linked, blind bool
+	aim           aim
+	base, sets    []topology.Set // by node: what may be free, before and with this plan
+
 	// What is left as seats are placed. Each attempt works on an interval of nodes
 	// and makes only that fresh.
 	nodes   []int   // by seat; -1 for none
@@ -67,6 +79,7 @@ type Planner struct {
 	sums  []int64 // of something over the nodes before each node
 	here  []int   // running members by domain
 	rooms []int   // of the children of a domain
+	class ClassID // that is distributed
 	parts []part
 	spots []spot
 	list  []candidate
@@ -84,17 +97,21 @@ func Place(s *Snapshot, r *Request) (*Plan, *Unschedulable) {
 //  2. the narrowest level of which one domain holds everything, from the preferred
 //     level on; below it the fewest domains, in equal slices above the host level,
 //     with neighbours by rank;
-//  3. the least damage: the domain, and the nodes in it, that leave the fewest
-//     free GPUs behind, in wider domains that are not whole any more; pods without
-//     GPUs go to nodes without any;
-//  4. the lowest node numbers.
+//  3. of what is known of the links between a node's GPUs, the preferred kind, then
+//     the highest ring, of the pod that has the least and in the worst case;
+//  4. the least damage: the domain, and the nodes in it, that leave the fewest
+//     free GPUs behind, in wider domains that are not whole any more; nodes whose
+//     free GPUs lose the least worth (topology.Table); pods without GPUs go to
+//     nodes without any;
+//  5. the lowest node numbers.
 func (p *Planner) Place(s *Snapshot, r *Request) (*Plan, *Unschedulable) {
 	p.begin(s, r)
 	if homes := p.homes(p.widest); homes > 1 && p.widest > 0 {
 		return nil, p.scattered(homes)
 	}
 	for depth := p.narrowest; depth >= p.widest; depth-- {
-		if domain, ok := p.best(depth, p.candidates(depth)); ok {
+		if domain, ok := p.best(depth, p.candidates(depth)); ok && p.keepsLinks() {
+			domain = p.improve(depth, domain)
 			p.optional(depth, domain)
 			return p.plan(), nil
 		}
@@ -137,7 +154,7 @@ func (p *Planner) best(depth int, list []candidate) (domain int, ok bool) {
 
 // plan copies what was found.
 func (p *Planner) plan() *Plan {
-	plan := &Plan{Nodes: slices.Clone(p.nodes)}
+	plan := &Plan{Nodes: slices.Clone(p.nodes), GPUs: p.assignments()}
 	t := p.s.Tree
 	low, high := t.Len(), -1
 	for _, list := range [][]int{plan.Nodes, p.r.Fixed} {
@@ -230,6 +247,9 @@ func (p *Planner) beside(d demand, depth, domain int) bool {
 func (p *Planner) reset(from, to int) {
 	width := len(p.s.Resources)
 	copy(p.free[from*width:to*width], p.s.Free[from*width:to*width])
+	if p.linked {
+		copy(p.sets[from:to], p.base[from:to])
+	}
 	clear(p.used[from:to])
 	for i := range p.nodes {
 		p.nodes[i] = -1
@@ -241,10 +261,14 @@ func (p *Planner) put(seat, node int) {
 	p.nodes[seat] = node
 	width := len(p.s.Resources)
 	row := p.free[node*width : (node+1)*width]
-	for r, n := range p.s.Classes[p.r.Seats[seat].Class].Request {
+	request := p.s.Classes[p.r.Seats[seat].Class].Request
+	for r, n := range request {
 		row[r] -= n
 	}
 	p.used[node]++
+	if k, ok := p.s.whole(node, request); ok {
+		p.sets[node] = p.s.NodeGPUs[node].Table.After(p.sets[node], k, p.s.NodeGPUs[node].Loose)
+	}
 }
 
 // optional places the optional seats that fit: in the domain that holds the others,
@@ -277,6 +301,7 @@ func (p *Planner) optional(depth, domain int) {
 // left their marks elsewhere.
 func (p *Planner) retake() {
 	copy(p.free, p.s.Free)
+	copy(p.sets, p.base)
 	for seat, node := range p.nodes {
 		if node >= 0 {
 			p.put(seat, node)

@@ -2,6 +2,7 @@ package gang
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/lockstep-scheduler/lockstep/topology"
@@ -52,6 +53,37 @@ func benchSnapshot(nodes int, labelled bool) *Snapshot {
 	return s
 }
 
+// linked is the same cluster with what is known of its GPUs: two thirds of the nodes
+// have NVSwitches, the others are DGX-1.
+func linked(b *testing.B, of *Snapshot) *Snapshot {
+	s := of.Clone()
+	var tables []*topology.Table
+	for _, name := range []string{"h100-8x-sxm-nv18", "dgx1-v100-8x-hybrid-cube-mesh", "h100-8x-sxm-nv18"} {
+		text, err := os.ReadFile("../topology/testdata/matrices/" + name + ".txt")
+		if err != nil {
+			b.Fatal(err)
+		}
+		m, err := topology.ParseMatrix(string(text))
+		if err != nil {
+			b.Fatal(err)
+		}
+		g, err := m.Graph("")
+		if err != nil {
+			b.Fatal(err)
+		}
+		tables = append(tables, catalog.Table(g))
+	}
+	for i := range s.Tree.Len() {
+		g := NodeGPUs{Table: tables[i%3]}
+		g.Free = g.Table.All()
+		for g.Free.Len() > int(s.Row(i)[s.GPU]) {
+			g.Free &= g.Free - 1
+		}
+		s.NodeGPUs = append(s.NodeGPUs, g)
+	}
+	return s
+}
+
 func seatsOf(n int, class ClassID, role string) []Seat {
 	seats := make([]Seat, 0, n)
 	for i := range n {
@@ -76,7 +108,10 @@ func BenchmarkPlace(b *testing.B) {
 	for _, nodes := range []int{1_000, 5_000, 15_000} {
 		s := benchSnapshot(nodes, true)
 		flat := benchSnapshot(nodes, false)
+		linked := linked(b, s)
 		at := fmt.Sprintf("nodes=%d/", nodes)
+		run(at+"members=64/linked/gpu=1", linked, &Request{Seats: seatsOf(64, oneGPU, "w")}, true)
+		run(at+"members=64/linked/gpu=8", linked, &Request{Seats: seatsOf(64, wholeNode, "w")}, true)
 		for _, members := range []int{64, 1_024, 4_096} {
 			gang := at + fmt.Sprintf("members=%d/", members)
 			run(gang+"gpu=1", s, &Request{Seats: seatsOf(members, oneGPU, "worker")}, true)

@@ -41,6 +41,9 @@ func (p *Planner) short(d demand) *Unschedulable {
 		return nil
 	}
 	size, largest, may := p.empty(c)
+	if why := p.shortOfLinks(d, have, largest); why != nil {
+		return why
+	}
 	switch {
 	case largest == 0:
 		return &Unschedulable{Code: CodeSize, Detail: p.tooLarge(d)}

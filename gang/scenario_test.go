@@ -30,8 +30,10 @@ var update = flag.Bool("update", false, "write what Place answers into testdata/
 //
 // Nodes have labels block, rack and pool; cpu in cores (64 by default), mem in Gi
 // (512), gpu and pods (110) in pieces; used.* of each; and out, the reason why
-// nobody may use them. Seats have requests like these, pool, perNode, and
-// optional. Further lines are required, preferred, fixed and excluded. What comes
+// nobody may use them; links is a file of topology/testdata/matrices, and use, with
+// it, the GPUs that others have, as 0,3, and taken the pods whose GPUs are not known,
+// as 2,2. Seats have requests like these, pool, perNode, link, prefer, and optional.
+// Further lines are required, preferred, fixed and excluded. What comes
 // after the line is the answer: the narrowest domain and who is where, or the
 // code and text of the refusal.
 func TestScenarios(t *testing.T) {
@@ -144,7 +146,7 @@ func cells(t *testing.T, words []string, more ...string) cell {
 	for i := 0; i < len(more); i += 2 {
 		c[more[i]] = more[i+1]
 	}
-	known := []string{"block", "rack", "pool", "out", "cpu", "mem", "gpu", "pods", "perNode", "optional"}
+	known := []string{"block", "rack", "pool", "out", "cpu", "mem", "gpu", "pods", "perNode", "optional", "links", "use", "taken", "link", "prefer"}
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
 		if !slices.Contains(known, strings.TrimPrefix(key, "used.")) {
@@ -173,6 +175,7 @@ func (sc *scene) build(t *testing.T) (*Snapshot, *Request) {
 		s.Free = append(s.Free, allocatable...)
 		s.AssumeRequest(i, used)
 	}
+	sc.links(t, s, byName)
 	r := &Request{Gang: Key{"ns", "g"}, Required: sc.levels["required"], Preferred: sc.levels["preferred"]}
 	for _, seats := range sc.seats {
 		s.Classes = append(s.Classes, class(t, s, seats, byName))
@@ -197,8 +200,66 @@ func (sc *scene) build(t *testing.T) (*Snapshot, *Request) {
 	return s, r
 }
 
+var catalog topology.Catalog
+
+// links tells the snapshot what is known of the nodes' GPUs.
+func (sc *scene) links(t *testing.T, s *Snapshot, nodes map[string]cell) {
+	t.Helper()
+	for i := range s.Tree.Len() {
+		n := nodes[s.Tree.Name(i)]
+		if n["links"] == "" {
+			continue
+		}
+		if s.NodeGPUs == nil {
+			s.NodeGPUs = make([]NodeGPUs, s.Tree.Len())
+		}
+		text, err := os.ReadFile("../topology/testdata/matrices/" + n["links"] + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := topology.ParseMatrix(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := m.Graph("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		gpus := NodeGPUs{Table: catalog.Table(g), Free: g.All()}
+		for _, word := range strings.FieldsFunc(n["use"], func(r rune) bool { return r == ',' }) {
+			gpu, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gpus.Free &^= topology.SetOf(gpu)
+			s.Row(i)[s.GPU]--
+		}
+		s.NodeGPUs[i] = gpus
+		for _, word := range strings.FieldsFunc(n["taken"], func(r rune) bool { return r == ',' }) {
+			k, err := strconv.ParseInt(word, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.AssumeRequest(i, []int64{0, 0, k, 1})
+		}
+	}
+}
+
+func requirement(t *testing.T, word string) topology.Requirement {
+	t.Helper()
+	if word == "" {
+		return topology.Requirement{}
+	}
+	r, err := topology.ParseRequirement(word)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func class(t *testing.T, s *Snapshot, seats cell, nodes map[string]cell) Class {
 	c := Class{Request: seats.amounts(t, "", 0, 0, 1), MaxPerNode: int(seats.number(t, "perNode", 0)), Eligible: make([]bool, s.Tree.Len())}
+	c.LinkRequired, c.LinkPreferred = requirement(t, seats["link"]), requirement(t, seats["prefer"])
 	out := map[string]int{}
 	for i := range s.Tree.Len() {
 		n := nodes[s.Tree.Name(i)]

@@ -20,6 +20,9 @@ type Class struct {
 	// MaxPerNode bounds the pods of this class on one node (host ports,
 	// anti-affinity to its own kind); 0 means no bound.
 	MaxPerNode int
+	// LinkRequired and LinkPreferred are what the pod asks of the connection of its
+	// GPUs to each other.
+	LinkRequired, LinkPreferred topology.Requirement
 	// Ineligible counts, by reason, the nodes that Eligible leaves out, in a
 	// stable order, for texts like "12 are cordoned".
 	Ineligible []Count
@@ -41,6 +44,8 @@ type Snapshot struct {
 	GPU         int     // index in Resources of the GPU resource; -1 if no node has any
 	Allocatable []int64 // node-major like Free
 	Free        []int64 // allocatable less bound pods and reservations; may be negative
+	// NodeGPUs is by node; nil if nothing is known of any node's links.
+	NodeGPUs []NodeGPUs
 	Classes     []Class
 }
 
@@ -64,6 +69,7 @@ func (s *Snapshot) AssumeRequest(node int, request []int64) {
 	for r, n := range request {
 		row[r] -= n
 	}
+	s.takeGPUs(node, request)
 }
 
 // UnassumeRequest is the inverse of AssumeRequest.
@@ -72,6 +78,7 @@ func (s *Snapshot) UnassumeRequest(node int, request []int64) {
 	for r, n := range request {
 		row[r] += n
 	}
+	s.giveGPUs(node, request)
 }
 
 // Clone gives a snapshot of which what is free can change by itself; the rest is
@@ -79,5 +86,6 @@ func (s *Snapshot) UnassumeRequest(node int, request []int64) {
 func (s *Snapshot) Clone() *Snapshot {
 	out := *s
 	out.Free = slices.Clone(s.Free)
+	out.NodeGPUs = slices.Clone(s.NodeGPUs)
 	return &out
 }

@@ -14,6 +14,7 @@ const (
 	CodeSize        Code = "size"        // it is larger than the cluster
 	CodeConstraints Code = "constraints" // taints, selectors or states leave it too few nodes
 	CodeTopology    Code = "topology"    // no one domain of the required level has the room
+	CodeLinks       Code = "links"       // free GPUs are not connected as it requires
 	CodeRoom        Code = "room"        // too little is free at present
 	CodeLost        Code = "lost"        // it had a place and lost it before it started
 )

@@ -282,6 +282,89 @@ func randomGraph(rng *rand.Rand, n int) *Graph {
 	return g
 }
 
+// refFit follows every way in which the device plugin may pick.
+func refFit(tb *Table, free Set, k int, want Want) int {
+	least := -1
+	for _, s := range refPredict(tb.Graph, free, k) {
+		n := 0
+		if tb.Ring(s) >= want.Ring && tb.Meets(s, want.Requirement) {
+			n = 1
+			if free.Len()-k >= k {
+				n += refFit(tb, free&^s, k, want)
+			}
+		}
+		if least < 0 || n < least {
+			least = n
+		}
+	}
+	return max(least, 0)
+}
+
+func TestFitAgainstReference(t *testing.T) {
+	for name, m := range matrices(t) {
+		if testing.Short() && len(m.GPUs) > 4 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tb := table(t, m, "")
+			rng := rand.New(rand.NewPCG(1, 0))
+			for range 60 {
+				free := Set(rng.Uint32()) & tb.All()
+				if free == 0 {
+					continue
+				}
+				k := 1 + rng.IntN(free.Len())
+				rings := tb.Rings(k)
+				want := Want{Ring: rings[rng.IntN(len(rings))], Requirement: Requirement{Tier: Tier(rng.IntN(4)), OneNUMA: rng.IntN(4) == 0}}
+				if got, ref := tb.Fit(free, k, false, want), refFit(tb, free, k, want); got != ref {
+					t.Errorf("free %v, %d each, %+v: fit %d, want %d", free.GPUs(), k, want, got, ref)
+				}
+			}
+		})
+	}
+}
+
+// TestAfterAndLoss: what is left is the least of what may be left, and the loss lies
+// between the least and the most.
+func TestAfterAndLoss(t *testing.T) {
+	for _, m := range matrices(t) {
+		tb := table(t, m, "")
+		for free := Set(1); free <= tb.All(); free++ {
+			for k := 1; k <= free.Len(); k++ {
+				left := tb.After(free, k, false)
+				least, most := tb.Worth(free), 0.0
+				for _, s := range tb.Predict(free, k, false).Sets {
+					least, most = min(least, tb.Worth(free&^s)), max(most, tb.Worth(free&^s))
+				}
+				loss := tb.Loss(free, k, false)
+				if left.Len() != free.Len()-k || tb.Worth(left) != least || loss > tb.Worth(free)-least+0.01 || loss < tb.Worth(free)-most-0.01 {
+					t.Fatalf("%d of %v: %v is left, loss %v of %v", k, free.GPUs(), left.GPUs(), loss, tb.Worth(free))
+				}
+			}
+		}
+	}
+}
+
+func TestFitOnLargeNodes(t *testing.T) {
+	g, err := NewGraph(make([]int, 16), func(int, int) Link { return Link{Path: PathNode, NVLinks: 6, Switched: true, GBps: 150} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := NewTable(g)
+	want := Want{Ring: 150, Requirement: Requirement{Tier: TierNVSwitch}}
+	if n := tb.Fit(g.All(), 4, false, want); n != 4 {
+		t.Errorf("%d quads", n)
+	}
+	if n := tb.Fit(g.All(), 4, false, Want{Ring: 151}); n != 0 {
+		t.Errorf("%d quads of what there is not", n)
+	}
+	irregular := NewTable(randomGraph(rand.New(rand.NewPCG(3, 0)), 12))
+	if n := irregular.Fit(irregular.All(), 4, false, Want{Ring: 1}); n < 1 || n > 3 {
+		t.Errorf("%d quads", n)
+	}
+}
+
 func TestDGX1VQuads(t *testing.T) {
 	tb := table(t, matrices(t)["dgx1-v100-8x-hybrid-cube-mesh"], "Tesla V100-SXM2-32GB")
 	// No four GPUs have a ring of double links; eight quads have one of NVLinks alone.

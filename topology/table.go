@@ -1,6 +1,9 @@
 package topology
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // Table answers what sets of a node's GPUs are worth. What takes long is computed
 // once and kept; one table serves every node with the same graph. It is not for
@@ -14,6 +17,23 @@ type Table struct {
 	outcomes map[choice]*Outcome
 	worth    []packing
 	chosen   map[choice]Set
+	after    map[choice]Set
+	fits     map[fit]int
+	floors   []floor // by number of GPUs
+}
+
+// floor is what any set of a size has at least.
+type floor struct{ ring, tier float32 }
+
+// Want is what a pod wants of its GPUs: both hold, whatever the device plugin picks.
+type Want struct {
+	Ring float64 // GB/s at least
+	Requirement
+}
+
+type fit struct {
+	choice
+	want Want
 }
 
 // choice is a number of GPUs out of those that are free.
@@ -28,6 +48,7 @@ type choice struct {
 func NewTable(g *Graph) *Table {
 	t := &Table{
 		Graph: g, score: g.setScores(), outcomes: map[choice]*Outcome{}, chosen: map[choice]Set{},
+		after: map[choice]Set{}, fits: map[fit]int{},
 		ring: bottlenecks(g.n, func(i, j int) float32 { return float32(g.Link(i, j).GBps) }),
 		tier: bottlenecks(g.n, func(i, j int) float32 { return float32(g.Link(i, j).Tier()) }),
 	}
@@ -105,6 +126,110 @@ func (t *Table) Best(free Set, k int) Set {
 		t.chosen[this] = best
 	}
 	return best
+}
+
+// Fit is how many pods of k GPUs each get what they want from the free GPUs, one
+// after the other, whatever the device plugin picks for them.
+//
+// On nodes of up to 8 GPUs every way in which it may go is followed; on larger ones
+// only the one that leaves the least worth at each step.
+func (t *Table) Fit(free Set, k int, loose bool, want Want) int {
+	if k < 1 || k > free.Len() {
+		return 0
+	}
+	if k == 1 || t.always(k, want) {
+		return free.Len() / k
+	}
+	this := fit{choice{free, k, loose}, want}
+	if n, ok := t.fits[this]; ok {
+		return n
+	}
+	n := t.follow(this)
+	t.fits[this] = n
+	return n
+}
+
+func (t *Table) follow(f fit) int {
+	out := t.Predict(f.free, f.k, f.loose)
+	for _, s := range out.Sets {
+		if t.Ring(s) < f.want.Ring || !t.Meets(s, f.want.Requirement) {
+			return 0
+		}
+	}
+	if t.n > exactly {
+		return 1 + t.Fit(t.After(f.free, f.k, f.loose), f.k, f.loose, f.want)
+	}
+	least := f.free.Len()
+	for _, s := range out.Sets {
+		least = min(least, t.Fit(f.free&^s, f.k, f.loose, f.want))
+	}
+	return 1 + least
+}
+
+// exactly is the most GPUs of a node of which Fit follows every way.
+const exactly = 8
+
+// always tells whether every set of k GPUs has what is wanted.
+func (t *Table) always(k int, want Want) bool {
+	if want.OneNUMA {
+		return false
+	}
+	if t.floors == nil {
+		t.floors = make([]floor, t.n+1)
+		for size := 2; size <= t.n; size++ {
+			all := floor{t.ring[t.All()], t.tier[t.All()]}
+			each(t.All(), size, func(s Set) { all = floor{min(all.ring, t.ring[s]), min(all.tier, t.tier[s])} })
+			t.floors[size] = all
+		}
+	}
+	return float64(t.floors[k].ring) >= want.Ring && t.floors[k].tier >= float32(want.Tier)
+}
+
+// After is what is left of the free GPUs when the device plugin has picked k of
+// them: of all that it may leave, what is worth least. It gives 0 if there are
+// not so many.
+func (t *Table) After(free Set, k int, loose bool) Set {
+	if k < 1 {
+		return free
+	}
+	this := choice{free, k, loose}
+	left, ok := t.after[this]
+	if !ok {
+		sets := t.Predict(free, k, loose).Sets
+		for i, s := range sets {
+			if rest := free &^ s; i == 0 || t.worthOf(rest) < t.worthOf(left) {
+				left = rest
+			}
+		}
+		t.after[this] = left
+	}
+	return left
+}
+
+// Loss is how much Worth is lost, in the mean over what the device plugin may
+// pick, when k of the free GPUs are taken.
+func (t *Table) Loss(free Set, k int, loose bool) float64 {
+	sets := t.Predict(free, k, loose).Sets
+	sum := float32(0)
+	for _, s := range sets {
+		sum += t.worthOf(free &^ s)
+	}
+	if len(sets) == 0 {
+		return 0
+	}
+	return float64(t.worthOf(free) - sum/float32(len(sets)))
+}
+
+// Rings gives the distinct bandwidths of the rings of k GPUs, the highest first.
+func (t *Table) Rings(k int) []float64 {
+	var out []float64
+	each(t.All(), k, func(s Set) {
+		if ring := t.Ring(s); !slices.Contains(out, ring) {
+			out = append(out, ring)
+		}
+	})
+	slices.SortFunc(out, func(a, b float64) int { return cmp.Compare(b, a) })
+	return out
 }
 
 // Worth is what free GPUs are good for, in GB/s: for pairs, quads and octets, the
