@@ -87,7 +87,7 @@ func mark(pod *corev1.Pod) []operation {
 // hasKeyOfOurs tells whether a user has set a key under our prefix, known or not.
 func hasKeyOfOurs(keys map[string]string) bool {
 	for key := range maps.Keys(keys) {
-		if strings.HasPrefix(key, v1alpha1.Group+"/") && key != v1alpha1.PinnedTo && key != v1alpha1.Attempt {
+		if strings.HasPrefix(key, v1alpha1.Group+"/") && !slices.Contains(v1alpha1.OwnKeys, key) {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package gang
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/lockstep-scheduler/lockstep/topology"
@@ -288,12 +289,18 @@ func meets(g *NodeGPUs, o *topology.Outcome, r topology.Requirement) bool {
 
 // Assignment is what GPUs a pod of a plan may get.
 type Assignment struct {
-	// Sets are all that the device plugin may pick; nil: nothing is known.
+	// Sets are all that the device plugin may pick, whichever of the gang's pods on
+	// the node starts first; nil: nothing is known.
 	Sets []topology.Set
-	// Worst, Expected and Best are of their rings, in GB/s. Possible is the best
-	// that so many GPUs have on an empty node of the kind.
+	// Worst, Expected and Best are of their rings, in GB/s, Expected with each of
+	// them equally likely. Possible is the best that so many GPUs have on an empty
+	// node of the kind.
 	Worst, Expected, Best, Possible float64
 }
+
+// manyStates bounds how many ways in which a node's GPUs may be handed out are
+// followed; beyond, only those that leave the least are.
+const manyStates = 256
 
 // assignments gives the plan's, by seat.
 func (p *Planner) assignments() []Assignment {
@@ -301,12 +308,80 @@ func (p *Planner) assignments() []Assignment {
 		return nil
 	}
 	out := make([]Assignment, len(p.nodes))
-	p.replay(func(seat int, g *NodeGPUs, o *topology.Outcome) {
-		if o == nil {
-			return
+	seats := map[int][]int{} // with GPUs, by node
+	for seat, node := range p.nodes {
+		if node >= 0 && p.s.NodeGPUs[node].Table != nil && p.gpusOfSeat(seat) > 0 {
+			seats[node] = append(seats[node], seat)
 		}
-		k := p.s.gpusOf(&p.s.Classes[p.r.Seats[seat].Class])
-		out[seat] = Assignment{Sets: o.Sets, Worst: o.Worst, Expected: o.Expected, Best: o.Best, Possible: g.Table.Ring(g.Table.Best(g.Table.All(), k))}
-	})
+	}
+	// Most nodes of a large gang are alike.
+	alike := map[likeness]map[int]Assignment{}
+	for node, list := range seats {
+		g := &p.s.NodeGPUs[node]
+		of := likeness{g.Table, p.base[node], g.Loose, p.gpusOfSeat(list[0]), len(list)}
+		one := !slices.ContainsFunc(list, func(seat int) bool { return p.gpusOfSeat(seat) != of.k })
+		byK := alike[of]
+		if byK == nil || !one {
+			byK = p.outcomes(g, p.base[node], list)
+		}
+		if one {
+			alike[of] = byK
+		}
+		for _, seat := range list {
+			out[seat] = byK[p.gpusOfSeat(seat)]
+		}
+	}
+	return out
+}
+
+// likeness is what the outcomes of a node with n pods of k GPUs each depend on.
+type likeness struct {
+	table *topology.Table
+	free  topology.Set
+	loose bool
+	k, n  int
+}
+
+func (p *Planner) gpusOfSeat(seat int) int { return p.s.gpusOf(&p.s.Classes[p.r.Seats[seat].Class]) }
+
+// outcomes gives what the node's device plugin may pick for the seats, by the number
+// of GPUs.
+func (p *Planner) outcomes(g *NodeGPUs, free topology.Set, seats []int) map[int]Assignment {
+	states := map[topology.Set]bool{free: true}
+	picked := map[int]map[topology.Set]bool{}
+	for _, seat := range seats {
+		k := p.gpusOfSeat(seat)
+		if picked[k] == nil {
+			picked[k] = map[topology.Set]bool{}
+		}
+		next := map[topology.Set]bool{}
+		for state := range states {
+			for _, s := range g.Table.Predict(state, k, g.Loose).Sets {
+				picked[k][s] = true
+				if len(states) <= manyStates {
+					next[state&^s] = true
+				}
+			}
+			next[g.Table.After(state, k, g.Loose)] = true
+		}
+		states = next
+	}
+	out := map[int]Assignment{}
+	for k, sets := range picked {
+		out[k] = assignment(g.Table, slices.Sorted(maps.Keys(sets)), k)
+	}
+	return out
+}
+
+func assignment(t *topology.Table, sets []topology.Set, k int) Assignment {
+	if len(sets) == 0 {
+		return Assignment{}
+	}
+	out := Assignment{Sets: sets, Worst: t.Ring(sets[0]), Possible: t.Ring(t.Best(t.All(), k))}
+	for _, s := range sets {
+		ring := t.Ring(s)
+		out.Worst, out.Best = min(out.Worst, ring), max(out.Best, ring)
+		out.Expected += ring / float64(len(sets))
+	}
 	return out
 }

@@ -325,3 +325,35 @@ func TestCase_D2_OrderOfArrivalDoesNotCostPairs(t *testing.T) {
 		t.Errorf("%d orders", orders)
 	}
 }
+
+// TestAssignmentsCoverEveryOrder: whichever of a gang's pods on a node starts first,
+// each gets one of the sets that were foreseen for it.
+func TestAssignmentsCoverEveryOrder(t *testing.T) {
+	all := tables(t)
+	for seed := range uint64(5000) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		s, r := linkedWorld(rng, all)
+		plan, _ := Place(s, r)
+		if plan == nil || plan.GPUs == nil {
+			continue
+		}
+		left := map[int]topology.Set{}
+		for _, seat := range rng.Perm(len(r.Seats)) {
+			node := plan.Nodes[seat]
+			g := &s.NodeGPUs[node]
+			if g.Table == nil {
+				continue
+			}
+			free, ok := left[node]
+			if !ok {
+				free = g.left()
+			}
+			sets := g.Table.Predict(free, int(s.Classes[0].Request[0]), g.Loose).Sets
+			picked := sets[rng.IntN(len(sets))]
+			if a := plan.GPUs[seat]; !slices.Contains(a.Sets, picked) || g.Table.Ring(picked) < a.Worst || g.Table.Ring(picked) > a.Best {
+				t.Fatalf("seed %d: seat %d gets %v; foreseen was %+v", seed, seat, picked.GPUs(), a)
+			}
+			left[node] = free &^ picked
+		}
+	}
+}

@@ -46,7 +46,7 @@ type Snapshot struct {
 	Free        []int64 // allocatable less bound pods and reservations; may be negative
 	// NodeGPUs is by node; nil if nothing is known of any node's links.
 	NodeGPUs []NodeGPUs
-	Classes     []Class
+	Classes  []Class
 }
 
 // Row is what is free on the node, per Resources. It is part of Free.

@@ -26,6 +26,12 @@ const (
 	// TopologyPreferred is the narrowest level worth seeking; "cluster" means
 	// that closeness does not matter to this gang.
 	TopologyPreferred = Group + "/topology-preferred"
+	// GPULinkRequired is how a pod's GPUs must be connected to each other: nvlink,
+	// nvswitch, pcie (no further than one PCIe host bridge) or numa (on one NUMA
+	// node). It may stand on pods without a gang, too.
+	GPULinkRequired = Group + "/gpu-link-required"
+	// GPULinkPreferred is the same as a wish.
+	GPULinkPreferred = Group + "/gpu-link-preferred"
 	// StartTimeout is how long the gang may hold room that it does not use yet,
 	// as a Go duration: "90s", "2h".
 	StartTimeout = Group + "/start-timeout"
@@ -34,7 +40,8 @@ const (
 // UserKeys are the keys that a pod's author may set, in the order in which
 // errors name them. Any other key under Group+"/" on a new pod is a mistake.
 var UserKeys = []string{
-	Gang, MinMember, Role, RoleMinMember, LateRoles, TopologyRequired, TopologyPreferred, StartTimeout,
+	Gang, MinMember, Role, RoleMinMember, LateRoles, TopologyRequired, TopologyPreferred,
+	GPULinkRequired, GPULinkPreferred, StartTimeout,
 }
 
 // Names Lockstep itself sets.
@@ -50,7 +57,14 @@ const (
 	PinnedTo = Group + "/pinned-to"
 	// Attempt is written at bind: the reservation under which the pod was placed.
 	Attempt = Group + "/attempt"
+	// Placement is written at bind, as JSON: the narrowest domain that holds the gang,
+	// which GPUs the pod may get, and the bandwidth of their ring.
+	Placement = Group + "/placement"
 )
+
+// OwnKeys are those among them that pods carry. A pod that is made again from a dump
+// may have them.
+var OwnKeys = []string{PinnedTo, Attempt, Placement}
 
 // GPUResource is the default extended resource that counts as a GPU.
 const GPUResource = "nvidia.com/gpu"

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/redis/go-redis/v9"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -54,9 +55,20 @@ func main() {
 const drainSlack = 10 * time.Second
 
 func run(ctx context.Context, c *config, log *slog.Logger) error {
-	client, err := connect(c)
+	cfg, err := connect(c)
 	if err != nil {
 		return err
+	}
+	// Protobuf costs a fraction of JSON; patches stay JSON, and so do types of ours.
+	compact := rest.CopyConfig(cfg)
+	compact.AcceptContentTypes, compact.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	client, err := kubernetes.NewForConfig(compact)
+	if err != nil {
+		return fmt.Errorf("making a client of the API server: %w", err)
+	}
+	reports, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("making a client of the API server for reports of nodes: %w", err)
 	}
 	redis, err := openRedis(c, log)
 	if err != nil {
@@ -79,7 +91,7 @@ func run(ctx context.Context, c *config, log *slog.Logger) error {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer end()
-	following := state.Follow(background, client)
+	following := state.Follow(background, client, reports, log)
 	if err := broadcaster.StartRecordingToSinkWithContext(background); err != nil {
 		return fmt.Errorf("starting to record events: %w", err)
 	}
@@ -123,7 +135,7 @@ func ready(f *cluster.Following, m *reservation.Mirror, ending *atomic.Bool) err
 	return nil
 }
 
-func connect(c *config) (kubernetes.Interface, error) {
+func connect(c *config) (*rest.Config, error) {
 	var cfg *rest.Config
 	var err error
 	if c.kubeconfig == "" {
@@ -136,13 +148,7 @@ func connect(c *config) (kubernetes.Interface, error) {
 	}
 	cfg.QPS, cfg.Burst = float32(c.qps), c.burst
 	cfg.UserAgent = "lockstep-extender"
-	// Protobuf costs a fraction of JSON; patches stay JSON.
-	cfg.AcceptContentTypes, cfg.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("making a client of the API server: %w", err)
-	}
-	return client, nil
+	return cfg, nil
 }
 
 func openRedis(c *config, log *slog.Logger) (redis.UniversalClient, error) {

@@ -25,6 +25,7 @@ type class struct {
 	affinity    nodeaffinity.RequiredNodeAffinity
 	constrained bool // has node selector or affinity
 	maxPerNode  int
+	links       links
 
 	pods int // pending pods of this class; at 0 it is forgotten
 
@@ -42,6 +43,7 @@ type constraints struct {
 	NodeAffinity *corev1.NodeSelector `json:"a,omitempty"`
 	Tolerations  []corev1.Toleration  `json:"t,omitempty"`
 	MaxPerNode   int                  `json:"m,omitempty"`
+	Links        string               `json:"l,omitempty"`
 }
 
 type amountText struct {
@@ -50,8 +52,11 @@ type amountText struct {
 }
 
 // newClass reads the constraints of a pod that takes the requests.
-func newClass(pod *corev1.Pod, requests []amount) *class {
-	c := constraints{NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations, MaxPerNode: maxPerNode(pod)}
+func newClass(pod *corev1.Pod, requests []amount, l links) *class {
+	c := constraints{
+		NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations, MaxPerNode: maxPerNode(pod),
+		Links: l.required.String() + "/" + l.preferred.String(),
+	}
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		c.NodeAffinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
@@ -65,7 +70,7 @@ func newClass(pod *corev1.Pod, requests []amount) *class {
 	return &class{
 		key: string(key), requests: requests, tolerations: pod.Spec.Tolerations,
 		affinity:    nodeaffinity.GetRequiredNodeAffinity(pod),
-		constrained: len(c.NodeSelector) > 0 || c.NodeAffinity != nil, maxPerNode: c.MaxPerNode,
+		constrained: len(c.NodeSelector) > 0 || c.NodeAffinity != nil, maxPerNode: c.MaxPerNode, links: l,
 	}
 }
 

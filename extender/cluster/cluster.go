@@ -39,6 +39,11 @@ type Cluster struct {
 	// orphans are bound pods whose node is not known yet, or no longer.
 	orphans map[string]map[types.UID]*Pod
 	classes map[string]*class
+	// reports are the nodes' agents' by node; gone are pods that have left a node
+	// since its report.
+	reports map[string]*report
+	gone    map[string]map[types.NamespacedName]bool
+	tables  topology.Catalog
 
 	version uint64 // highest resourceVersion of a pod seen
 	freed   uint64 // grows whenever there may be more room than before
@@ -63,6 +68,7 @@ func New(opts Options) *Cluster {
 		opts: opts, changed: make(chan struct{}, 1),
 		nodes: map[string]*nodeState{}, pods: map[types.UID]*Pod{}, gangs: map[gang.Key]*members{},
 		orphans: map[string]map[types.UID]*Pod{}, classes: map[string]*class{},
+		reports: map[string]*report{}, gone: map[string]map[types.NamespacedName]bool{},
 	}
 }
 
@@ -83,9 +89,9 @@ func (c *Cluster) SetNode(n *corev1.Node) {
 	defer c.mu.Unlock()
 	old := c.nodes[n.Name]
 	if old == nil {
-		state := &nodeState{node: n, capacity: capacityOf(n.Status.Allocatable), used: map[string]int64{}}
+		state := newNodeState(n)
 		for _, p := range c.orphans[n.Name] {
-			state.take(p.requests, 1)
+			state.take(p, c.opts.GPU)
 		}
 		delete(c.orphans, n.Name)
 		c.nodes[n.Name] = state
@@ -98,7 +104,7 @@ func (c *Cluster) SetNode(n *corev1.Node) {
 		if !sameDomains(old.node, n) {
 			c.tree, c.order = nil, nil
 		}
-		old.node, old.capacity = n, capacityOf(n.Status.Allocatable)
+		old.node, old.capacity, old.gpus = n, capacityOf(n.Status.Allocatable), nil
 	}
 	c.generation++
 	c.freed++
@@ -207,10 +213,11 @@ func (c *Cluster) add(p *Pod) {
 		return
 	}
 	if n := c.nodes[p.Node]; n != nil {
-		n.take(p.requests, 1)
+		n.take(p, c.opts.GPU)
 	} else {
 		c.orphan(p.Node, p.UID, p)
 	}
+	c.useGPUs(p, true)
 }
 
 func (c *Cluster) remove(p *Pod) {
@@ -230,8 +237,9 @@ func (c *Cluster) remove(p *Pod) {
 	if !p.occupies {
 		return
 	}
+	c.useGPUs(p, false)
 	if n := c.nodes[p.Node]; n != nil {
-		n.take(p.requests, -1)
+		n.leave(p)
 	} else if delete(c.orphans[p.Node], p.UID); len(c.orphans[p.Node]) == 0 {
 		delete(c.orphans, p.Node)
 	}
@@ -240,7 +248,7 @@ func (c *Cluster) remove(p *Pod) {
 // classOf reads the class of a pending pod of ours once.
 func (c *Cluster) classOf(p *Pod) *class {
 	if p.class == nil {
-		p.class = c.shared(newClass(p.object, p.requests))
+		p.class = c.shared(newClass(p.object, p.requests, p.links))
 		c.classes[p.class.key] = p.class
 		p.class.pods++
 	}

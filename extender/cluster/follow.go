@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -11,13 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
 )
 
 // Follow keeps the cluster current from the API server until ctx ends. The
-// cluster is the reflectors' own store: no second copy of the objects is kept.
-func (c *Cluster) Follow(ctx context.Context, client kubernetes.Interface) *Following {
+// cluster is the reflectors' own store: no second copy of the objects is kept. The
+// nodes' reports are followed once their type is known to the API server.
+func (c *Cluster) Follow(ctx context.Context, client kubernetes.Interface, reports dynamic.Interface, log *slog.Logger) *Following {
 	f := &Following{}
 	core := client.CoreV1()
 	nodes := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -38,14 +43,16 @@ func (c *Cluster) Follow(ctx context.Context, client kubernetes.Interface) *Foll
 	}, client), &corev1.Pod{}, podStore{c, &f.pods}, cache.ReflectorOptions{Name: "pods"})
 	go nodes.RunWithContext(ctx)
 	go pods.RunWithContext(ctx)
+	go c.followReports(ctx, client.Discovery(), reports.Resource(v1alpha1.NodeTopologies), &f.topologies, log)
 	return f
 }
 
 // Following tells how far the reflectors have come.
-type Following struct{ nodes, pods atomic.Bool }
+type Following struct{ nodes, pods, topologies atomic.Bool }
 
-// Synced is true once nodes and pods have been listed in full.
-func (f *Following) Synced() bool { return f.nodes.Load() && f.pods.Load() }
+// Synced is true once nodes, pods and what there is of the nodes' reports have been
+// listed in full.
+func (f *Following) Synced() bool { return f.nodes.Load() && f.pods.Load() && f.topologies.Load() }
 
 // Await waits until everything has been listed; it gives false if ctx ends first.
 func (f *Following) Await(ctx context.Context) bool {

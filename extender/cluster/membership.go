@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
 	"github.com/lockstep-scheduler/lockstep/gang"
+	"github.com/lockstep-scheduler/lockstep/topology"
 )
 
 // Limits of what a pod's author may write.
@@ -83,14 +84,40 @@ func ours(pod *corev1.Pod) map[string]string {
 	return out
 }
 
+// links are what a pod asks of the connection of its GPUs.
+type links struct{ required, preferred topology.Requirement }
+
+// parseLinks reads the keys of links, which stand on pods with or without a gang.
+func parseLinks(keys map[string]string, gpus int64) (links, *badInput) {
+	var l links
+	for key, to := range map[string]*topology.Requirement{v1alpha1.GPULinkRequired: &l.required, v1alpha1.GPULinkPreferred: &l.preferred} {
+		value, ok := keys[key]
+		if !ok {
+			continue
+		}
+		r, err := topology.ParseRequirement(value)
+		if err != nil {
+			return links{}, &badInput{key, value, "want nvlink, nvswitch, pcie or numa"}
+		}
+		if gpus == 0 {
+			return links{}, &badInput{key, value, "the pod asks for no GPUs"}
+		}
+		*to = r
+	}
+	return l, nil
+}
+
 // parseMembership reads the pod's gang keys. A pod with none of them gives
 // (nil, nil). A pod that carries any of them and cannot be understood gives the
 // first mistake in the order of v1alpha1.UserKeys, together with whatever gang
 // name could be read, so that its siblings are held with it.
 func parseMembership(pod *corev1.Pod) (*membership, *badInput) {
 	keys := ours(pod)
-	delete(keys, v1alpha1.Attempt)
-	delete(keys, v1alpha1.PinnedTo)
+	for _, key := range v1alpha1.OwnKeys {
+		delete(keys, key)
+	}
+	delete(keys, v1alpha1.GPULinkRequired) // parseLinks reads these
+	delete(keys, v1alpha1.GPULinkPreferred)
 	if len(keys) == 0 {
 		return nil, nil
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,7 +117,7 @@ func FuzzParseMembership(f *testing.F) {
 	}
 	f.Add(v1alpha1.Group+"/gang-min", "1")
 	f.Fuzz(func(t *testing.T, key, value string) {
-		if !strings.HasPrefix(key, v1alpha1.Group+"/") || key == v1alpha1.Attempt || key == v1alpha1.PinnedTo {
+		if !strings.HasPrefix(key, v1alpha1.Group+"/") || slices.Contains(v1alpha1.OwnKeys, key) || strings.HasPrefix(key, v1alpha1.Group+"/gpu-link-") {
 			t.Skip("none of our keys")
 		}
 		keys := map[string]string{v1alpha1.Gang: "g", v1alpha1.MinMember: "4"}

@@ -41,6 +41,7 @@ type Pod struct {
 	occupies   bool // takes room on its node: bound and not terminal, even while terminating
 	requests   []amount
 	membership *membership
+	links      links
 	bad        *badInput
 	foreign    []string // gates of others, which keep the pod from being planned
 
@@ -122,6 +123,10 @@ func (p *Pod) readMembership(pod *corev1.Pod, gpu corev1.ResourceName) {
 	p.Pinnable = p.Owner != "" && simple(pod)
 
 	p.membership, p.bad = parseMembership(pod)
+	linked, badLink := parseLinks(ours(pod), amountOf(p.requests, string(gpu)))
+	if p.links = linked; p.bad == nil {
+		p.bad = badLink
+	}
 	if p.membership == nil && p.bad == nil && p.Gated && amountOf(p.requests, string(gpu)) == 0 {
 		p.bad = &badInput{v1alpha1.Gang, "", "the pod has the scheduling gate " + v1alpha1.Gate + " and names no gang"}
 	}

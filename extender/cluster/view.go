@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,8 +60,9 @@ type View struct {
 
 // View takes a snapshot with the claims' room taken. A hold whose pod is bound
 // counts once, as the bound pod. Members with a hold have no class: they are
-// placed already, and there may be thousands.
-func (c *Cluster) View(claims []Claim) *View {
+// placed already, and there may be thousands. now says which reports of nodes are
+// too old.
+func (c *Cluster) View(claims []Claim, now time.Time) *View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.number()
@@ -80,6 +82,7 @@ func (c *Cluster) View(claims []Claim) *View {
 			v.Snapshot.GPU = i
 		}
 	}
+	v.Snapshot.NodeGPUs = c.nodeGPUs(now)
 	c.fill(v, claims)
 	for _, members := range pending {
 		v.Gangs = append(v.Gangs, c.assemble(v, members))
@@ -272,7 +275,7 @@ func (c *Cluster) memberClass(v *View, g *Pending, p *Pod) gang.ClassID {
 	case p.Pinned == "":
 		return c.classID(v, c.classOf(p))
 	}
-	free := c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests)))
+	free := c.classID(v, c.shared(newClass(withoutPin(p.object, p.Pinned), p.requests, p.links)))
 	if p.Phase == gang.Bound {
 		return free
 	}
@@ -300,7 +303,7 @@ func (c *Cluster) specify(v *View, g *Pending, stated []*Pod) {
 		like = withoutPin(like, newest.Pinned)
 	}
 	for _, late := range newest.membership.late {
-		id := c.classID(v, newClass(like, amountsOf(late.requests)))
+		id := c.classID(v, newClass(like, amountsOf(late.requests), links{}))
 		g.Spec.LateRoles = append(g.Spec.LateRoles, gang.LateRole{Name: late.name, Members: late.members, Class: id})
 	}
 }
@@ -318,6 +321,7 @@ func (c *Cluster) classID(v *View, cl *class) gang.ClassID {
 	id := gang.ClassID(len(v.Snapshot.Classes))
 	v.Snapshot.Classes = append(v.Snapshot.Classes, gang.Class{
 		Request: request, Eligible: cl.eligible, MaxPerNode: cl.maxPerNode, Ineligible: cl.ineligible,
+		LinkRequired: cl.links.required, LinkPreferred: cl.links.preferred,
 	})
 	v.classes[cl] = id
 	return id

@@ -77,11 +77,11 @@ func TestRoomIsCountedOnce(t *testing.T) {
 	c.SetNode(aNode("n1", 8))
 	c.SetNode(aNode("n2", 8))
 	claims := []Claim{{Requests: map[string]int64{gpu: 3}, Holds: []Hold{{UID: "held", Node: "n1"}, {Node: "n2"}, {UID: "x", Node: "no-such-node"}}}}
-	if got := free(t, c.View(claims), "n1"); got != 4 {
+	if got := free(t, c.View(claims, time.Unix(0, 0)), "n1"); got != 4 {
 		t.Errorf("with one bound pod and a hold of 3: %d free", got)
 	}
 	c.SetPod(aPod("held", 2, on("n1")))
-	v := c.View(claims)
+	v := c.View(claims, time.Unix(0, 0))
 	if got := free(t, v, "n1"); got != 6 {
 		t.Errorf("a hold whose pod is bound counts twice: %d free", got)
 	}
@@ -89,19 +89,19 @@ func TestRoomIsCountedOnce(t *testing.T) {
 		t.Errorf("a hold for a pod to come: %d free", got)
 	}
 	c.SetPod(aPod("held", 3, on("n1"), phase(corev1.PodSucceeded)))
-	if got := free(t, c.View(nil), "n1"); got != 7 {
+	if got := free(t, c.View(nil, time.Unix(0, 0)), "n1"); got != 7 {
 		t.Errorf("a pod that is done: %d free", got)
 	}
 	// A pod that is ending holds its GPUs until it is gone.
 	c.SetPod(aPod("early", 4, on("n1"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }))
-	if got := free(t, c.View(nil), "n1"); got != 7 {
+	if got := free(t, c.View(nil, time.Unix(0, 0)), "n1"); got != 7 {
 		t.Errorf("a pod that is ending: %d free", got)
 	}
 	c.DeletePod("early", "5")
-	if got := free(t, c.View(nil), "n1"); got != 8 {
+	if got := free(t, c.View(nil, time.Unix(0, 0)), "n1"); got != 8 {
 		t.Errorf("all are gone: %d free", got)
 	}
-	if v := c.View(nil); v.Version != 5 {
+	if v := c.View(nil, time.Unix(0, 0)); v.Version != 5 {
 		t.Errorf("version %d", v.Version)
 	}
 }
@@ -111,11 +111,11 @@ func TestCase_I2_OvercommitmentIsSeen(t *testing.T) {
 	c := newCluster()
 	c.SetNode(aNode("n1", 8))
 	claims := []Claim{{Requests: map[string]int64{gpu: 8}, Holds: []Hold{{UID: "g", Node: "n1"}}}}
-	if v := c.View(claims); v.Overcommitted["n1"] {
+	if v := c.View(claims, time.Unix(0, 0)); v.Overcommitted["n1"] {
 		t.Error("a full node is taken for overcommitted")
 	}
 	c.SetPod(aPod("foreign", 1, on("n1")))
-	if v := c.View(claims); !v.Overcommitted["n1"] {
+	if v := c.View(claims, time.Unix(0, 0)); !v.Overcommitted["n1"] {
 		t.Error("a foreign pod on reserved room goes unnoticed")
 	}
 }
@@ -148,7 +148,7 @@ func TestRoomAgainstACount(t *testing.T) {
 				pods[name] = p
 			}
 		}
-		v := c.View(nil)
+		v := c.View(nil, time.Unix(0, 0))
 		if v.Snapshot.Tree.Len() != len(nodes) {
 			r.Fatalf("%d nodes, want %d", v.Snapshot.Tree.Len(), len(nodes))
 		}
@@ -177,7 +177,7 @@ func TestGangsAreAssembled(t *testing.T) {
 	c.SetPod(aPod("alone", 4))
 	c.SetPod(aPod("cpu", 5, func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = nil }))
 	c.SetPod(aPod("bad", 6, of("h", 2), func(p *corev1.Pod) { p.Annotations[v1alpha1.MinMember] = "x" }))
-	v := c.View([]Claim{{Requests: map[string]int64{gpu: 1}, Holds: []Hold{{UID: "old", Node: "n1"}}}})
+	v := c.View([]Claim{{Requests: map[string]int64{gpu: 1}, Holds: []Hold{{UID: "old", Node: "n1"}}}}, time.Unix(0, 0))
 	byKey := map[gang.Key]*Pending{}
 	for _, g := range v.Gangs {
 		byKey[g.Key] = g
@@ -207,10 +207,10 @@ func TestGangsAreAssembled(t *testing.T) {
 func TestCase_J2_ARecreatedGangLooksChanged(t *testing.T) {
 	c := newCluster()
 	c.SetPod(aPod("a", 1, of("g", 2)))
-	before := c.View(nil).Gangs[0].Changes
+	before := c.View(nil, time.Unix(0, 0)).Gangs[0].Changes
 	c.DeletePod("a", "2")
 	c.SetPod(aPod("b", 3, of("g", 2)))
-	if after := c.View(nil).Gangs[0].Changes; after == before {
+	if after := c.View(nil, time.Unix(0, 0)).Gangs[0].Changes; after == before {
 		t.Errorf("both look the same: %d", after)
 	}
 }
@@ -226,7 +226,7 @@ func TestPinsCanBeTakenOff(t *testing.T) {
 		NodeSelectorTerms: readPod(free, gpu).PinnedTerms("n1"),
 	}}}
 	c.SetPod(pinned)
-	v := c.View(nil)
+	v := c.View(nil, time.Unix(0, 0))
 	g := v.Gangs[0]
 	eligible := func(id gang.ClassID) (n int) {
 		for _, ok := range v.Snapshot.Classes[id].Eligible {
@@ -242,7 +242,7 @@ func TestPinsCanBeTakenOff(t *testing.T) {
 	// Who only claims to be pinned breaks nothing.
 	forged := aPod("q", 2, of("f", 1), func(p *corev1.Pod) { p.Annotations[v1alpha1.PinnedTo] = "n1" })
 	c.SetPod(forged)
-	c.View(nil)
+	c.View(nil, time.Unix(0, 0))
 }
 
 // TestGateWithoutGangIsAMistake: nobody would ever take the gate away.

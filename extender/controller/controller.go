@@ -205,7 +205,7 @@ func (c *Controller) snapshot() *round {
 			claim.Holds = append(claim.Holds, cluster.Hold{UID: types.UID(m.UID), Node: m.Node})
 		}
 	}
-	r.view = c.cluster.View(claims)
+	r.view = c.cluster.View(claims, r.now)
 	// A pod that another replica saw bound, and whose reservation it therefore
 	// removed, must be seen bound here too before its room is counted.
 	if r.view.Version < state.AsOf {

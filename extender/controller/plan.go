@@ -121,7 +121,10 @@ func (r *round) heldText(key gang.Key) string {
 
 // reservation writes the plan down. Surplus members without a place are left out.
 func (c *Controller) reservation(r *round, g *cluster.Pending, in intent, plan *gang.Plan) *reservation.Reservation {
-	res := &reservation.Reservation{Gang: g.Key, Attempt: c.opts.NewAttempt(), Need: in.required, Seen: r.view.Version}
+	res := &reservation.Reservation{
+		Gang: g.Key, Attempt: c.opts.NewAttempt(), Need: in.required, Seen: r.view.Version,
+		Level: plan.Level, Domain: plan.Domain,
+	}
 	request := map[gang.ClassID]int{}
 	for i, seat := range in.seats {
 		if plan.Nodes[i] < 0 {
@@ -135,10 +138,23 @@ func (c *Controller) reservation(r *round, g *cluster.Pending, in intent, plan *
 		}
 		res.Members = append(res.Members, reservation.Member{
 			UID: seat.UID, Name: seat.Name, Role: seat.Role, Request: index, Required: i < in.required,
-			Node: r.view.Snapshot.Tree.Name(plan.Nodes[i]),
+			Node: r.view.Snapshot.Tree.Name(plan.Nodes[i]), GPUs: gpusOf(plan, i),
 		})
 	}
 	return res
+}
+
+// gpusOf is which GPUs the seat may get, in the form in which it is kept.
+func gpusOf(plan *gang.Plan, seat int) *reservation.GPUs {
+	if plan.GPUs == nil || plan.GPUs[seat].Sets == nil {
+		return nil
+	}
+	a := &plan.GPUs[seat]
+	out := &reservation.GPUs{Worst: a.Worst, Expected: a.Expected, Best: a.Best, Possible: a.Possible}
+	for _, s := range a.Sets[:min(len(a.Sets), reservation.MaxSets)] {
+		out.Sets = append(out.Sets, s.GPUs())
+	}
+	return out
 }
 
 // assume takes the plan's room in the snapshot, for the gangs that are planned next.

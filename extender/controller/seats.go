@@ -101,12 +101,7 @@ func (d *Desk) Bind(ctx context.Context, pod extender.PodRef, node string) error
 	if result.Outcome != reservation.WaitCommitted {
 		return fmt.Errorf("gang %s did not start: %s", held.Gang, result)
 	}
-	return d.Writer.Bind(ctx, pod, node, bindAnnotations(held.Attempt))
-}
-
-// bindAnnotations go to the pod with its binding.
-func bindAnnotations(attempt string) map[string]string {
-	return map[string]string{v1alpha1.Attempt: attempt}
+	return d.Writer.Bind(ctx, pod, node, bindAnnotations(held))
 }
 
 // Member tells whether the pod belongs to a gang of more than itself.

@@ -144,7 +144,7 @@ func (c *Controller) finishBinds(ctx context.Context, r *round) {
 			}
 			c.placer.background(ctx, "binding", pod, func(ctx context.Context) error {
 				ref := extender.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-				return c.writer.Bind(ctx, ref, m.Node, bindAnnotations(res.Attempt))
+				return c.writer.Bind(ctx, ref, m.Node, bindAnnotations(reservation.Held{Attempt: res.Attempt, Level: res.Level, Domain: res.Domain, GPUs: m.GPUs}))
 			})
 		}
 	}

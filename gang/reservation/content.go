@@ -135,7 +135,7 @@ func (c *content) put(name string, r *Reservation) {
 	c.gangs[name] = e
 	for _, member := range r.Members {
 		if member.UID != "" {
-			c.seats[member.UID] = Held{r.Gang, r.Attempt, member.Node, r.Phase}
+			c.seats[member.UID] = Held{r.Gang, r.Attempt, member.Node, r.Phase, r.Level, r.Domain, member.GPUs}
 		}
 	}
 }

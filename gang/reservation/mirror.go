@@ -18,6 +18,9 @@ type Held struct {
 	Attempt string
 	Node    string
 	Phase   Phase
+	// Level and Domain are the gang's, GPUs the pod's own.
+	Level, Domain string
+	GPUs          *GPUs
 }
 
 // State is the store at a revision.

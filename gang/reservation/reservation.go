@@ -46,9 +46,26 @@ type Member struct {
 	Role    string `json:"o,omitempty"`
 	Node    string `json:"h"`
 	Request int    `json:"r"` // index into Reservation.Requests
+	// GPUs is which GPUs the pod may get there; nil if that is not known.
+	GPUs *GPUs `json:"g,omitempty"`
 	// Required members are those for whose arrival everybody waits.
 	Required bool `json:"q,omitempty"`
 }
+
+// GPUs is what a pod may get of its node's GPUs.
+type GPUs struct {
+	// Sets are what the device plugin may pick, of many only the first MaxSets.
+	Sets [][]int `json:"s"`
+	// Worst, Expected and Best are of the bandwidth of their rings, in GB/s; Possible
+	// is the best that so many GPUs have on an empty node of the kind.
+	Worst    float64 `json:"w"`
+	Expected float64 `json:"e"`
+	Best     float64 `json:"b"`
+	Possible float64 `json:"p"`
+}
+
+// MaxSets is how many sets GPUs names.
+const MaxSets = 8
 
 // Reservation is the room of one gang. It is immutable once stored, but for its
 // phase, which only the store changes.
@@ -59,6 +76,9 @@ type Reservation struct {
 	// Requests of the members, by resource name, in the units of gang.Snapshot.
 	Requests []map[string]int64 `json:"q"`
 	Members  []Member           `json:"m"`
+	// Level and Domain name the narrowest domain that holds all members.
+	Level  string `json:"l,omitempty"`
+	Domain string `json:"d,omitempty"`
 	// Need is how many required members must arrive.
 	Need int `json:"n"`
 	// Seen is the resource version of pods that the planner knew.

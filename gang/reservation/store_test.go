@@ -254,7 +254,7 @@ func TestFeed(t *testing.T) {
 		held := func(m *Mirror, phase Phase) func() bool {
 			return func() bool {
 				h, ok := m.Seat(r.Members[1].UID)
-				return ok && h == Held{key, "a", "n1", phase}
+				return ok && h == Held{Gang: key, Attempt: "a", Node: "n1", Phase: phase}
 			}
 		}
 		await(t, n, held(n, Reserved))

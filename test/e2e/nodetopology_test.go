@@ -51,10 +51,8 @@ func agentOn(t *testing.T, config *rest.Config, node, matrix string, pods func()
 // was written, and goes with the node.
 func TestOnlyItsOwnAgentReportsANode(t *testing.T) {
 	ctx := t.Context()
-	for _, file := range []string{"lockstep.scheduler_nodetopologies.yaml", "nodeagent-rbac.yaml"} {
-		if err := stack.Apply(ctx, shared.Lab.Config(), filepath.Join(stack.Root(), "deploy/manifests", file)); err != nil {
-			t.Fatal(err)
-		}
+	if err := stack.Apply(ctx, shared.Lab.Config(), filepath.Join(stack.Root(), "deploy/manifests/nodeagent-rbac.yaml")); err != nil {
+		t.Fatal(err)
 	}
 	node, err := shared.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}, metav1.CreateOptions{})
 	if err != nil {

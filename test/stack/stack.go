@@ -162,7 +162,7 @@ func (s *Stack) createNodes(ctx context.Context) error {
 }
 
 func (s *Stack) startLockstep(ctx context.Context) error {
-	manifests := []string{"namespace.yaml", "rbac.yaml"}
+	manifests := []string{"namespace.yaml", "rbac.yaml", "lockstep.scheduler_nodetopologies.yaml"}
 	if !s.opts.NoAdmission {
 		manifests = append(manifests, "admission-policy.yaml")
 	}
