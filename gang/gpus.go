@@ -18,15 +18,15 @@ type NodeGPUs struct {
 	// Taken are pods that came after the report, by the number of their GPUs:
 	// which GPUs they get is not known yet.
 	Taken []int
-	// Loose tells that the device plugin does not look at links there.
-	Loose bool
+	// Rule is how GPUs are chosen there.
+	Rule topology.Rule
 }
 
 // left is what of the GPUs is free if the device plugin does what is worst.
 func (g *NodeGPUs) left() topology.Set {
 	free := g.Free
 	for _, k := range g.Taken {
-		free = g.Table.After(free, k, g.Loose)
+		free = g.Table.After(free, k, g.Rule)
 	}
 	return free
 }
@@ -104,7 +104,7 @@ func (p *Planner) fit(c *Class, node int) int {
 	case g.Table == nil:
 		return plenty
 	}
-	return g.Table.Fit(p.sets[node], k, g.Loose, want)
+	return g.Table.Fit(p.sets[node], k, g.Rule, want)
 }
 
 func (p *Planner) want(c *Class) topology.Want {
@@ -123,7 +123,7 @@ func (p *Planner) loss(class ClassID, node int) float64 {
 	}
 	k := p.s.gpusOf(&p.s.Classes[class])
 	if g := &p.s.NodeGPUs[node]; k > 0 && g.Table != nil {
-		return g.Table.Loss(p.sets[node], k, g.Loose)
+		return g.Table.Loss(p.sets[node], k, g.Rule)
 	}
 	return unknownLoss(int(max(0, p.s.gpus(p.free, node))), k)
 }
@@ -232,8 +232,8 @@ func (p *Planner) replay(see func(seat int, g *NodeGPUs, o *topology.Outcome)) {
 		if !ok {
 			free = p.base[node]
 		}
-		see(seat, g, g.Table.Predict(free, k, g.Loose))
-		sets[node] = g.Table.After(free, k, g.Loose)
+		see(seat, g, g.Table.Predict(free, k, g.Rule))
+		sets[node] = g.Table.After(free, k, g.Rule)
 	}
 }
 
@@ -318,7 +318,7 @@ func (p *Planner) assignments() []Assignment {
 	alike := map[likeness]map[int]Assignment{}
 	for node, list := range seats {
 		g := &p.s.NodeGPUs[node]
-		of := likeness{g.Table, p.base[node], g.Loose, p.gpusOfSeat(list[0]), len(list)}
+		of := likeness{g.Table, p.base[node], g.Rule, p.gpusOfSeat(list[0]), len(list)}
 		one := !slices.ContainsFunc(list, func(seat int) bool { return p.gpusOfSeat(seat) != of.k })
 		byK := alike[of]
 		if byK == nil || !one {
@@ -338,7 +338,7 @@ func (p *Planner) assignments() []Assignment {
 type likeness struct {
 	table *topology.Table
 	free  topology.Set
-	loose bool
+	rule  topology.Rule
 	k, n  int
 }
 
@@ -356,13 +356,13 @@ func (p *Planner) outcomes(g *NodeGPUs, free topology.Set, seats []int) map[int]
 		}
 		next := map[topology.Set]bool{}
 		for state := range states {
-			for _, s := range g.Table.Predict(state, k, g.Loose).Sets {
+			for _, s := range g.Table.Predict(state, k, g.Rule).Sets {
 				picked[k][s] = true
 				if len(states) <= manyStates {
 					next[state&^s] = true
 				}
 			}
-			next[g.Table.After(state, k, g.Loose)] = true
+			next[g.Table.After(state, k, g.Rule)] = true
 		}
 		states = next
 	}

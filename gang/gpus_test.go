@@ -56,7 +56,7 @@ func linkedWorld(rng *rand.Rand, all []*topology.Table) (*Snapshot, *Request) {
 		if rng.IntN(5) > 0 {
 			g.Table = all[rng.IntN(len(all))]
 			g.Free = topology.Set(rng.Uint32()) & g.Table.All()
-			g.Loose = rng.IntN(6) == 0
+			g.Rule = topology.Rule(max(0, rng.IntN(8)-5))
 			free = g.Free.Len()
 		}
 		s.Allocatable = append(s.Allocatable, 8, 110)
@@ -93,7 +93,7 @@ func refFits(s *Snapshot, node, n int, want topology.Want) bool {
 		if n == 0 {
 			return true
 		}
-		sets := g.Table.Predict(free, k, g.Loose).Sets
+		sets := g.Table.Predict(free, k, g.Rule).Sets
 		return len(sets) > 0 && !slices.ContainsFunc(sets, func(set topology.Set) bool {
 			return k > 1 && g.Table.Ring(set) < want.Ring || !g.Table.Meets(set, want.Requirement) || !follow(free&^set, n-1)
 		})
@@ -101,8 +101,12 @@ func refFits(s *Snapshot, node, n int, want topology.Want) bool {
 	// What came after the report has taken what is worst for the rest.
 	free := g.Free
 	for _, taken := range g.Taken {
+		sets := g.Table.Predict(free, taken, g.Rule).Sets
+		if len(sets) == 0 {
+			sets = g.Table.Predict(free, taken, topology.ByLinks).Sets
+		}
 		least := free
-		for i, set := range g.Table.Predict(free, taken, g.Loose).Sets {
+		for i, set := range sets {
 			if rest := free &^ set; i == 0 || g.Table.Worth(rest) < g.Table.Worth(least) {
 				least = rest
 			}
@@ -348,7 +352,7 @@ func TestAssignmentsCoverEveryOrder(t *testing.T) {
 			if !ok {
 				free = g.left()
 			}
-			sets := g.Table.Predict(free, int(s.Classes[0].Request[0]), g.Loose).Sets
+			sets := g.Table.Predict(free, int(s.Classes[0].Request[0]), g.Rule).Sets
 			picked := sets[rng.IntN(len(sets))]
 			if a := plan.GPUs[seat]; !slices.Contains(a.Sets, picked) || g.Table.Ring(picked) < a.Worst || g.Table.Ring(picked) > a.Best {
 				t.Fatalf("seed %d: seat %d gets %v; foreseen was %+v", seed, seat, picked.GPUs(), a)

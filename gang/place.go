@@ -267,7 +267,7 @@ func (p *Planner) put(seat, node int) {
 	}
 	p.used[node]++
 	if k, ok := p.s.whole(node, request); ok {
-		p.sets[node] = p.s.NodeGPUs[node].Table.After(p.sets[node], k, p.s.NodeGPUs[node].Loose)
+		p.sets[node] = p.s.NodeGPUs[node].Table.After(p.sets[node], k, p.s.NodeGPUs[node].Rule)
 	}
 }
 

@@ -32,7 +32,7 @@ var update = flag.Bool("update", false, "write what Place answers into testdata/
 // (512), gpu and pods (110) in pieces; used.* of each; and out, the reason why
 // nobody may use them; links is a file of topology/testdata/matrices, and use, with
 // it, the GPUs that others have, as 0,3, and taken the pods whose GPUs are not known,
-// as 2,2. Seats have requests like these, pool, perNode, link, prefer, and optional.
+// as 2,2; numa, that its kubelet keeps pods on one NUMA node. Seats have requests like these, pool, perNode, link, prefer, and optional.
 // Further lines are required, preferred, fixed and excluded. What comes
 // after the line is the answer: the narrowest domain and who is where, or the
 // code and text of the refusal.
@@ -146,7 +146,7 @@ func cells(t *testing.T, words []string, more ...string) cell {
 	for i := 0; i < len(more); i += 2 {
 		c[more[i]] = more[i+1]
 	}
-	known := []string{"block", "rack", "pool", "out", "cpu", "mem", "gpu", "pods", "perNode", "optional", "links", "use", "taken", "link", "prefer"}
+	known := []string{"block", "rack", "pool", "out", "cpu", "mem", "gpu", "pods", "perNode", "optional", "links", "use", "taken", "numa", "link", "prefer"}
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
 		if !slices.Contains(known, strings.TrimPrefix(key, "used.")) {
@@ -233,6 +233,9 @@ func (sc *scene) links(t *testing.T, s *Snapshot, nodes map[string]cell) {
 			}
 			gpus.Free &^= topology.SetOf(gpu)
 			s.Row(i)[s.GPU]--
+		}
+		if n["numa"] != "" {
+			gpus.Rule = topology.OneNUMANode
 		}
 		s.NodeGPUs[i] = gpus
 		for _, word := range strings.FieldsFunc(n["taken"], func(r rune) bool { return r == ',' }) {

@@ -25,6 +25,9 @@ type Options struct {
 	Driver      Driver
 	Allocations Allocations
 	Publisher   *Publisher
+	// NUMAPolicy gives the kubelet's topology manager policy, "" if it is not known;
+	// nil: it is not.
+	NUMAPolicy func() string
 	// Interval is the time between two polls, Heartbeat how often a report that
 	// has not changed is written again.
 	Interval, Heartbeat time.Duration
@@ -111,6 +114,9 @@ func (a *Agent) poll(ctx context.Context) poll {
 	p.inventory, p.driver = a.stock(ctx)
 	if p.driver != nil || len(p.inventory.GPUs) == 0 {
 		return p
+	}
+	if a.opts.NUMAPolicy != nil {
+		p.inventory.NUMAPolicy = a.opts.NUMAPolicy()
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeletPatience)
 	defer cancel()

@@ -13,7 +13,9 @@ type Inventory struct {
 	// Driver is the version of NVIDIA's driver; empty where there is none, and
 	// Absent says why.
 	Driver, Absent string
-	GPUs           []GPU
+	// NUMAPolicy is the kubelet's topology manager policy; empty: not known.
+	NUMAPolicy string
+	GPUs       []GPU
 	// Links has one entry for each pair of GPUs.
 	Links []Link
 	// Gaps names what could not be read, shortly; what depends on it is left out

@@ -79,7 +79,7 @@ func clip(text string) string {
 }
 
 func describe(out *v1alpha1.NodeTopologyStatus, inv *Inventory) {
-	out.DriverVersion = inv.Driver
+	out.DriverVersion, out.NUMAPolicy = inv.Driver, inv.NUMAPolicy
 	out.GPUCount = int32(len(inv.GPUs))
 	for _, g := range inv.GPUs {
 		gpu := v1alpha1.GPU{

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
 	"github.com/lockstep-scheduler/lockstep/topology"
 )
 
@@ -28,6 +29,8 @@ type Machine struct {
 	MemoryMiB uint64 `json:"memoryMiB"`
 	// Fabric is the multi-node NVLink fabric that the node has joined.
 	Fabric *Fabric `json:"fabric"`
+	// NUMAPolicy is the kubelet's topology manager policy.
+	NUMAPolicy string `json:"numaPolicy"`
 	// Unhealthy gives XIDs by the index of the GPU.
 	Unhealthy map[int]int `json:"unhealthy"`
 }
@@ -66,6 +69,7 @@ type Simulation struct {
 	resource  corev1.ResourceName
 	pods      func() []*corev1.Pod
 	seed      string
+	rule      topology.Rule
 	held      map[types.UID]topology.Set
 }
 
@@ -80,7 +84,7 @@ func Simulate(node string, m *Machine, resource corev1.ResourceName, pods func()
 	if err != nil {
 		return nil, err
 	}
-	inv := &Inventory{Driver: cmp.Or(m.Driver, "simulated")}
+	inv := &Inventory{Driver: cmp.Or(m.Driver, "simulated"), NUMAPolicy: m.NUMAPolicy}
 	for i := range graph.Len() {
 		g := GPU{
 			Index: i, Minor: i, UUID: fakeUUID(node, i), Model: cmp.Or(m.Model, "simulated"), Memory: m.MemoryMiB << 20,
@@ -92,8 +96,12 @@ func Simulate(node string, m *Machine, resource corev1.ResourceName, pods func()
 			inv.Links = append(inv.Links, Link{i, j, graph.Link(i, j)})
 		}
 	}
+	rule := topology.ByLinks
+	if m.NUMAPolicy == v1alpha1.SingleNUMANode {
+		rule = topology.OneNUMANode
+	}
 	return &Simulation{
-		inventory: inv, table: topology.NewTable(graph), resource: resource, pods: pods, seed: node,
+		rule: rule, inventory: inv, table: topology.NewTable(graph), resource: resource, pods: pods, seed: node,
 		held: map[types.UID]topology.Set{},
 	}, nil
 }
@@ -152,7 +160,7 @@ func (s *Simulation) Uses(context.Context, *Inventory) ([]Use, error) {
 
 // pick chooses among what the device plugin may hand out.
 func (s *Simulation) pick(p *corev1.Pod, free topology.Set) topology.Set {
-	sets := s.table.Predict(free, gpusOf(p, s.resource), false).Sets
+	sets := s.table.Predict(free, gpusOf(p, s.resource), s.rule).Sets
 	if len(sets) == 0 {
 		return 0
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Set is a set of GPUs of one node: bit i is GPU i.
@@ -108,6 +109,21 @@ func (g *Graph) Link(i, j int) Link { return g.links[i*g.n+j] }
 
 // NUMA gives the NUMA node of the GPU, -1 if it is not known.
 func (g *Graph) NUMA(i int) int { return g.numa[i] }
+
+// numaNodes gives the GPUs of each NUMA node, in the order of their first GPUs.
+func (g *Graph) numaNodes() []Set {
+	var out []Set
+	var seen []int
+	for i, numa := range g.numa {
+		at := slices.Index(seen, numa)
+		if at < 0 {
+			at = len(seen)
+			seen, out = append(seen, numa), append(out, 0)
+		}
+		out[at] |= SetOf(i)
+	}
+	return out
+}
 
 // oneNUMA tells whether all of the set are on the same NUMA node, which is known.
 func (g *Graph) oneNUMA(s Set) bool {

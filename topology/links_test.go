@@ -166,7 +166,7 @@ func near(a, b float64) bool { return max(a-b, b-a) <= 1e-4*max(1, a, b) }
 // check compares what the table says of these free GPUs with the references.
 func check(t *testing.T, tb *Table, free Set, k int) {
 	t.Helper()
-	sets := slices.Sorted(slices.Values(tb.Predict(free, k, false).Sets))
+	sets := slices.Sorted(slices.Values(tb.Predict(free, k, ByLinks).Sets))
 	if want := refPredict(tb.Graph, free, k); !slices.Equal(sets, want) {
 		t.Errorf("free %v, %d of them: predicted %v, want %v", free.GPUs(), k, lists(sets), lists(want))
 	}
@@ -257,7 +257,7 @@ func TestTablesOfSixteen(t *testing.T) {
 		if s := tb.Best(g.All(), k); s.Len() != k {
 			t.Errorf("%d of 16: chose %v", k, s.GPUs())
 		}
-		if o := tb.Predict(g.All(), k, false); len(o.Sets) == 0 {
+		if o := tb.Predict(g.All(), k, ByLinks); len(o.Sets) == 0 {
 			t.Errorf("%d of 16: nothing predicted", k)
 		}
 	}
@@ -317,7 +317,7 @@ func TestFitAgainstReference(t *testing.T) {
 				k := 1 + rng.IntN(free.Len())
 				rings := tb.Rings(k)
 				want := Want{Ring: rings[rng.IntN(len(rings))], Requirement: Requirement{Tier: Tier(rng.IntN(4)), OneNUMA: rng.IntN(4) == 0}}
-				if got, ref := tb.Fit(free, k, false, want), refFit(tb, free, k, want); got != ref {
+				if got, ref := tb.Fit(free, k, ByLinks, want), refFit(tb, free, k, want); got != ref {
 					t.Errorf("free %v, %d each, %+v: fit %d, want %d", free.GPUs(), k, want, got, ref)
 				}
 			}
@@ -332,12 +332,12 @@ func TestAfterAndLoss(t *testing.T) {
 		tb := table(t, m, "")
 		for free := Set(1); free <= tb.All(); free++ {
 			for k := 1; k <= free.Len(); k++ {
-				left := tb.After(free, k, false)
+				left := tb.After(free, k, ByLinks)
 				least, most := tb.Worth(free), 0.0
-				for _, s := range tb.Predict(free, k, false).Sets {
+				for _, s := range tb.Predict(free, k, ByLinks).Sets {
 					least, most = min(least, tb.Worth(free&^s)), max(most, tb.Worth(free&^s))
 				}
-				loss := tb.Loss(free, k, false)
+				loss := tb.Loss(free, k, ByLinks)
 				if left.Len() != free.Len()-k || tb.Worth(left) != least || loss > tb.Worth(free)-least+0.01 || loss < tb.Worth(free)-most-0.01 {
 					t.Fatalf("%d of %v: %v is left, loss %v of %v", k, free.GPUs(), left.GPUs(), loss, tb.Worth(free))
 				}
@@ -353,14 +353,14 @@ func TestFitOnLargeNodes(t *testing.T) {
 	}
 	tb := NewTable(g)
 	want := Want{Ring: 150, Requirement: Requirement{Tier: TierNVSwitch}}
-	if n := tb.Fit(g.All(), 4, false, want); n != 4 {
+	if n := tb.Fit(g.All(), 4, ByLinks, want); n != 4 {
 		t.Errorf("%d quads", n)
 	}
-	if n := tb.Fit(g.All(), 4, false, Want{Ring: 151}); n != 0 {
+	if n := tb.Fit(g.All(), 4, ByLinks, Want{Ring: 151}); n != 0 {
 		t.Errorf("%d quads of what there is not", n)
 	}
 	irregular := NewTable(randomGraph(rand.New(rand.NewPCG(3, 0)), 12))
-	if n := irregular.Fit(irregular.All(), 4, false, Want{Ring: 1}); n < 1 || n > 3 {
+	if n := irregular.Fit(irregular.All(), 4, ByLinks, Want{Ring: 1}); n < 1 || n > 3 {
 		t.Errorf("%d quads", n)
 	}
 }
@@ -436,10 +436,10 @@ func TestRequirements(t *testing.T) {
 func TestCase_D1_LinkedPairsAreFoundAndForeseen(t *testing.T) {
 	tb := table(t, matrices(t)["pcie-8x-nv12-pairs"], "NVIDIA A100-PCIE-40GB")
 	nvlink := Requirement{Tier: TierNVLink}
-	if o := tb.Predict(SetOf(0, 1), 2, false); tb.Meets(o.Sets[0], nvlink) || o.Best >= 25 {
+	if o := tb.Predict(SetOf(0, 1), 2, ByLinks); tb.Meets(o.Sets[0], nvlink) || o.Best >= 25 {
 		t.Errorf("free 0 and 1: %+v", o)
 	}
-	if o := tb.Predict(SetOf(0, 2), 2, false); !tb.Meets(o.Sets[0], nvlink) || o.Worst < 25 {
+	if o := tb.Predict(SetOf(0, 2), 2, ByLinks); !tb.Meets(o.Sets[0], nvlink) || o.Worst < 25 {
 		t.Errorf("free 0 and 2: %+v", o)
 	}
 	pairs := []Set{SetOf(0, 2), SetOf(1, 3), SetOf(4, 5), SetOf(6, 7)}
@@ -450,7 +450,7 @@ func TestCase_D1_LinkedPairsAreFoundAndForeseen(t *testing.T) {
 		if best := tb.Best(free, 2); !slices.Contains(pairs, best) {
 			t.Errorf("free %v: chose %v", free.GPUs(), best.GPUs())
 		}
-		for _, s := range tb.Predict(free, 2, false).Sets {
+		for _, s := range tb.Predict(free, 2, ByLinks).Sets {
 			if !slices.Contains(pairs, s) {
 				t.Errorf("free %v: the plugin may pick %v", free.GPUs(), s.GPUs())
 			}
@@ -476,12 +476,40 @@ func TestCase_D2_OddGPUsAreWorthLess(t *testing.T) {
 
 func TestLoosePluginsMayPickAnything(t *testing.T) {
 	tb := table(t, matrices(t)["pcie-8x-nv12-pairs"], "")
-	o := tb.Predict(tb.All(), 2, true)
+	o := tb.Predict(tb.All(), 2, AnySet)
 	if len(o.Sets) != 28 || o.Worst >= o.Expected || o.Expected >= o.Best {
 		t.Errorf("got %d sets, rings %v %v %v", len(o.Sets), o.Worst, o.Expected, o.Best)
 	}
-	if o := tb.Predict(SetOf(1, 2), 3, false); len(o.Sets) != 0 {
+	if o := tb.Predict(SetOf(1, 2), 3, ByLinks); len(o.Sets) != 0 {
 		t.Errorf("3 of 2: %v", o)
+	}
+}
+
+// TestOneNUMANode: kubelet's topology manager keeps a pod's GPUs on one NUMA node, so
+// that fewer pods fit than there are GPUs for.
+func TestOneNUMANode(t *testing.T) {
+	all := matrices(t)
+	tb := table(t, all["a100-8x-sxm-nv12"], "")
+	free := SetOf(0, 1, 2, 4, 5, 6)
+	for k, want := range map[int]int{1: 6, 2: 2, 3: 2, 4: 0} {
+		if got := tb.Fit(free, k, OneNUMANode, Want{}); got != want {
+			t.Errorf("%d each: %d fit, want %d", k, got, want)
+		}
+	}
+	for _, s := range tb.Predict(free, 2, OneNUMANode).Sets {
+		if !tb.oneNUMA(s) {
+			t.Errorf("%v are on two nodes", s.GPUs())
+		}
+	}
+	if sets := tb.Predict(free, 4, OneNUMANode).Sets; len(sets) > 0 {
+		t.Errorf("four of three and three: %v", lists(sets))
+	}
+	if left := tb.After(free, 4, OneNUMANode); left.Len() != 2 {
+		t.Errorf("after a pod that is there against the rule: %v", left.GPUs())
+	}
+	unknown := table(t, all["a100-2x-in-container-no-affinity"], "")
+	if got := unknown.Fit(SetOf(0, 1), 2, OneNUMANode, Want{}); got != 1 {
+		t.Errorf("where NUMA nodes are not known: %d fit", got)
 	}
 }
 
@@ -519,7 +547,7 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 	free := SetOf(0, 1, 2, 5, 6, 7)
 	look := func() {
 		tb.Ring(free)
-		tb.Predict(free, 2, false)
+		tb.Predict(free, 2, ByLinks)
 		tb.Best(free, 2)
 		tb.Worth(free)
 	}
@@ -545,7 +573,7 @@ func BenchmarkLookup(b *testing.B) {
 	tb := NewTable(randomGraph(rand.New(rand.NewPCG(1, 0)), 8))
 	b.ReportAllocs()
 	for b.Loop() {
-		tb.Predict(0b10110111, 4, false)
+		tb.Predict(0b10110111, 4, ByLinks)
 		tb.Worth(0b10110111)
 	}
 }

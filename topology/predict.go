@@ -6,6 +6,21 @@ import (
 	"slices"
 )
 
+// Rule is how a node's kubelet and its device plugin choose GPUs.
+type Rule uint8
+
+// The rules.
+const (
+	// ByLinks is NVIDIA's device plugin: its best-effort policy looks at links.
+	ByLinks Rule = iota
+	// AnySet looks at nothing.
+	AnySet
+	// OneNUMANode is ByLinks inside one NUMA node, any that has so many free: what
+	// kubelet's topology manager demands by its policy single-numa-node. Where the
+	// NUMA node of a GPU is not known it is ByLinks.
+	OneNUMANode
+)
+
 // Outcome is what a node's device plugin may hand out.
 type Outcome struct {
 	// Sets are all that it may pick: where its rule is indifferent, which one comes

@@ -40,8 +40,7 @@ type fit struct {
 type choice struct {
 	free Set
 	k    int
-	// loose tells that the device plugin does not look at links.
-	loose bool
+	rule Rule
 }
 
 // NewTable computes the table of a graph.
@@ -74,14 +73,13 @@ func (t *Table) Meets(s Set, r Requirement) bool {
 }
 
 // Predict gives what the device plugin may pick when k of the free GPUs are asked
-// for. loose tells that it does not look at links: with MIG devices, or GPUs shared
-// by replicas. The outcome is shared and must not be changed; it has no sets if
-// there are not so many.
-func (t *Table) Predict(free Set, k int, loose bool) *Outcome {
+// for. The outcome is shared and must not be changed; it has no sets if there is no
+// choice.
+func (t *Table) Predict(free Set, k int, rule Rule) *Outcome {
 	if k < 1 || k > free.Len() {
 		return &none
 	}
-	this := choice{free, k, loose}
+	this := choice{free, k, rule}
 	out := t.outcomes[this]
 	if out == nil {
 		out = t.predict(this)
@@ -94,10 +92,20 @@ var none Outcome
 
 func (t *Table) predict(c choice) *Outcome {
 	out := &Outcome{}
-	if c.loose {
+	switch {
+	case c.rule == AnySet:
 		out.Sets = subsets(c.free, c.k)
-	} else {
+	case c.rule == OneNUMANode && c.k > 1 && !slices.Contains(t.numa, -1):
+		for _, node := range t.numaNodes() {
+			if free := c.free & node; free.Len() >= c.k {
+				out.Sets = append(out.Sets, bestEffort(t.score, free, c.k)...)
+			}
+		}
+	default:
 		out.Sets = bestEffort(t.score, c.free, c.k)
+	}
+	if len(out.Sets) == 0 {
+		return out
 	}
 	out.Worst = t.Ring(out.Sets[0])
 	for _, s := range out.Sets {
@@ -133,14 +141,14 @@ func (t *Table) Best(free Set, k int) Set {
 //
 // On nodes of up to 8 GPUs every way in which it may go is followed; on larger ones
 // only the one that leaves the least worth at each step.
-func (t *Table) Fit(free Set, k int, loose bool, want Want) int {
+func (t *Table) Fit(free Set, k int, rule Rule, want Want) int {
 	if k < 1 || k > free.Len() {
 		return 0
 	}
-	if k == 1 || t.always(k, want) {
+	if k == 1 || rule != OneNUMANode && t.always(k, want) {
 		return free.Len() / k
 	}
-	this := fit{choice{free, k, loose}, want}
+	this := fit{choice{free, k, rule}, want}
 	if n, ok := t.fits[this]; ok {
 		return n
 	}
@@ -150,18 +158,21 @@ func (t *Table) Fit(free Set, k int, loose bool, want Want) int {
 }
 
 func (t *Table) follow(f fit) int {
-	out := t.Predict(f.free, f.k, f.loose)
+	out := t.Predict(f.free, f.k, f.rule)
+	if len(out.Sets) == 0 {
+		return 0
+	}
 	for _, s := range out.Sets {
 		if t.Ring(s) < f.want.Ring || !t.Meets(s, f.want.Requirement) {
 			return 0
 		}
 	}
 	if t.n > exactly {
-		return 1 + t.Fit(t.After(f.free, f.k, f.loose), f.k, f.loose, f.want)
+		return 1 + t.Fit(t.After(f.free, f.k, f.rule), f.k, f.rule, f.want)
 	}
 	least := f.free.Len()
 	for _, s := range out.Sets {
-		least = min(least, t.Fit(f.free&^s, f.k, f.loose, f.want))
+		least = min(least, t.Fit(f.free&^s, f.k, f.rule, f.want))
 	}
 	return 1 + least
 }
@@ -186,16 +197,19 @@ func (t *Table) always(k int, want Want) bool {
 }
 
 // After is what is left of the free GPUs when the device plugin has picked k of
-// them: of all that it may leave, what is worth least. It gives 0 if there are
-// not so many.
-func (t *Table) After(free Set, k int, loose bool) Set {
+// them: of all that it may leave, what is worth least. A pod that is there against
+// the rule counts by links. It gives 0 if there are not so many.
+func (t *Table) After(free Set, k int, rule Rule) Set {
 	if k < 1 {
 		return free
 	}
-	this := choice{free, k, loose}
+	this := choice{free, k, rule}
 	left, ok := t.after[this]
 	if !ok {
-		sets := t.Predict(free, k, loose).Sets
+		sets := t.Predict(free, k, rule).Sets
+		if len(sets) == 0 {
+			sets = t.Predict(free, k, ByLinks).Sets
+		}
 		for i, s := range sets {
 			if rest := free &^ s; i == 0 || t.worthOf(rest) < t.worthOf(left) {
 				left = rest
@@ -208,8 +222,8 @@ func (t *Table) After(free Set, k int, loose bool) Set {
 
 // Loss is how much Worth is lost, in the mean over what the device plugin may
 // pick, when k of the free GPUs are taken.
-func (t *Table) Loss(free Set, k int, loose bool) float64 {
-	sets := t.Predict(free, k, loose).Sets
+func (t *Table) Loss(free Set, k int, rule Rule) float64 {
+	sets := t.Predict(free, k, rule).Sets
 	sum := float32(0)
 	for _, s := range sets {
 		sum += t.worthOf(free &^ s)

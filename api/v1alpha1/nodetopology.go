@@ -80,6 +80,9 @@ type NodeTopologyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// SingleNUMANode is the NUMAPolicy by which kubelet keeps a pod's GPUs on one NUMA node.
+const SingleNUMANode = "single-numa-node"
+
 // ConditionReady is True when the report can be planned on.
 const ConditionReady = "Ready"
 

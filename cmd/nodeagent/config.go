@@ -21,6 +21,7 @@ type config struct {
 	socket     string
 	library    string
 	sysfs      string
+	kubelet    string
 	simulate   string
 	gpu        string
 	once       bool
@@ -42,6 +43,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	f.StringVar(&c.socket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "`socket` of the kubelet's pod-resources API")
 	f.StringVar(&c.library, "nvml-library", "", "libnvidia-ml `file`; empty: the one that the system finds")
 	f.StringVar(&c.sysfs, "sysfs", "/sys", "`folder` where sysfs is")
+	f.StringVar(&c.kubelet, "kubelet-config", "", "kubelet's configuration `file`, to know its topology manager policy")
 	f.StringVar(&c.simulate, "simulate", "", "report this machine instead: a `file` with a description, or what nvidia-smi topo -m printed")
 	f.StringVar(&c.gpu, "gpu-resource", v1alpha1.GPUResource, "extended `resource` that counts as a GPU")
 	f.BoolVar(&c.once, "once", false, "print one report and end, without a cluster")

@@ -110,6 +110,9 @@ func (c *config) parts(o *nodeagent.Options, pods func() []*corev1.Pod) (end fun
 		return nil, err
 	}
 	o.Driver, o.Allocations = driver, kubelet
+	if c.kubelet != "" {
+		o.NUMAPolicy = func() string { return nodeagent.NUMAPolicy(c.kubelet) }
+	}
 	return func() {
 		_ = kubelet.Close()
 		driver.Close()

@@ -25,6 +25,8 @@ type report struct {
 	gpus       int
 	until      time.Time // after which it is not to be believed
 	ready      bool
+	rule       topology.Rule
+	clique     string // of the NVLink fabric, as NVIDIA's feature discovery labels it
 }
 
 // A report is believed for so many heartbeats after it came. Clocks of nodes differ:
@@ -45,6 +47,12 @@ func readReport(t *v1alpha1.NodeTopology, now time.Time) (*report, error) {
 	}
 	if latest := s.HeartbeatTime.Add(patience + staleSlack); latest.Before(r.until) {
 		r.until = latest
+	}
+	if s.NUMAPolicy == v1alpha1.SingleNUMANode {
+		r.rule = topology.OneNUMANode
+	}
+	if s.Fabric != nil {
+		r.clique = fmt.Sprintf("%s.%d", s.Fabric.ClusterUUID, s.Fabric.CliqueID)
 	}
 	if len(s.GPUs) == 0 {
 		return r, nil
@@ -118,14 +126,16 @@ func (c *Cluster) SetNodeTopology(t *v1alpha1.NodeTopology, now time.Time) error
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		delete(c.reports, t.Name)
-		c.forgetGPUs(t.Name)
+		c.forgetReport(t.Name)
 		return fmt.Errorf("the topology of node %s: %w", t.Name, err)
 	}
 	old := c.reports[t.Name]
 	c.reports[t.Name] = r
 	if old != nil && old.generation == r.generation && old.ready == r.ready {
 		return nil // a heartbeat
+	}
+	if (old == nil && r.clique != "") || (old != nil && old.clique != r.clique) {
+		c.renumber()
 	}
 	// What is gone since before the report is no more in it, or is there again.
 	gone := c.gone[t.Name]
@@ -144,8 +154,15 @@ func (c *Cluster) SetNodeTopology(t *v1alpha1.NodeTopology, now time.Time) error
 func (c *Cluster) DeleteNodeTopology(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.reports, node)
+	c.forgetReport(node)
 	delete(c.gone, node)
+}
+
+func (c *Cluster) forgetReport(node string) {
+	if r := c.reports[node]; r != nil && r.clique != "" {
+		c.renumber()
+	}
+	delete(c.reports, node)
 	c.forgetGPUs(node)
 }
 
@@ -154,6 +171,12 @@ func (c *Cluster) reported() []string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(maps.Keys(c.reports))
+}
+
+// renumber makes the view build the tree of domains anew.
+func (c *Cluster) renumber() {
+	c.tree, c.order = nil, nil
+	c.generation++
 }
 
 // forgetGPUs makes the view compute the node's GPUs anew.
@@ -216,7 +239,7 @@ func (c *Cluster) readGPUs(n *nodeState, r *report) gang.NodeGPUs {
 	if !r.ready || r.graph == nil || amountOf(n.capacity, c.opts.GPU) > int64(r.gpus) {
 		return gang.NodeGPUs{}
 	}
-	out := gang.NodeGPUs{Table: c.tables.Table(r.graph), Free: r.healthy &^ r.shared}
+	out := gang.NodeGPUs{Table: c.tables.Table(r.graph), Free: r.healthy &^ r.shared, Rule: r.rule}
 	for pod, set := range r.held {
 		if !c.gone[n.node.Name][pod] {
 			out.Free &^= set

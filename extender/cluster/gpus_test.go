@@ -272,3 +272,58 @@ func TestLinkKeys(t *testing.T) {
 func asking(link string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations[v1alpha1.GPULinkRequired] = link }
 }
+
+// TestTheReportedFabricIsTheClique: where no label says so, nodes of one fabric share a
+// clique, and no longer when the report goes.
+func TestTheReportedFabricIsTheClique(t *testing.T) {
+	c := New(Options{GPU: gpu, Levels: topology.DefaultLevels()})
+	for _, name := range []string{"n1", "n2", "n3"} {
+		n := aNode(name, 4)
+		if name == "n2" {
+			n.Labels = map[string]string{cliqueLabel: "f.1"}
+		}
+		c.SetNode(n)
+	}
+	clique := func() string {
+		t.Helper()
+		tree := c.View(nil, noon).Snapshot.Tree
+		depth, _ := tree.Depth("clique")
+		at := map[int][]string{}
+		for i := range tree.Len() {
+			d := tree.Domain(depth, i)
+			at[d] = append(at[d], tree.Name(i))
+		}
+		n, _ := tree.Number("n1")
+		slices.Sort(at[tree.Domain(depth, n)])
+		return strings.Join(at[tree.Domain(depth, n)], " ")
+	}
+	if got := clique(); got != "n1" {
+		t.Errorf("before: n1 is with %s", got)
+	}
+	r := reportOf(t, "gb200-4x-nvl72-tray")
+	r.Status.Fabric = &v1alpha1.Fabric{ClusterUUID: "f", CliqueID: 1}
+	if err := c.SetNodeTopology(r, noon); err != nil {
+		t.Fatal(err)
+	}
+	if got := clique(); got != "n1 n2" {
+		t.Errorf("with a report: n1 is with %s", got)
+	}
+	// Eligibility goes by the numbers of the nodes, which have changed.
+	c.SetPod(aPod("p", 1, of("g", 1), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{cliqueLabel: "f.1"} }))
+	v := c.View(nil, noon)
+	for i, ok := range v.Snapshot.Classes[0].Eligible {
+		if ok != (v.Snapshot.Tree.Name(i) == "n2") {
+			t.Errorf("node %s is eligible: %t", v.Snapshot.Tree.Name(i), ok)
+		}
+	}
+	c.DeleteNodeTopology("n1")
+	if got := clique(); got != "n1" {
+		t.Errorf("after: n1 is with %s", got)
+	}
+	v = c.View(nil, noon)
+	for i, ok := range v.Snapshot.Classes[0].Eligible {
+		if ok != (v.Snapshot.Tree.Name(i) == "n2") {
+			t.Errorf("then node %s is eligible: %t", v.Snapshot.Tree.Name(i), ok)
+		}
+	}
+}

@@ -100,7 +100,7 @@ func (c *Cluster) number() {
 	}
 	list := make([]topology.Node, 0, len(c.nodes))
 	for name, n := range c.nodes {
-		list = append(list, topology.Node{Name: name, Labels: n.node.Labels})
+		list = append(list, topology.Node{Name: name, Labels: c.labels(n.node)})
 	}
 	c.tree = topology.Build(c.opts.Levels, list)
 	c.order = make([]*nodeState, c.tree.Len())
@@ -108,6 +108,24 @@ func (c *Cluster) number() {
 		c.order[i] = c.nodes[c.tree.Name(i)]
 	}
 }
+
+// labels are the node's, with the clique that its agent reports where there is no
+// label of it.
+func (c *Cluster) labels(n *corev1.Node) map[string]string {
+	r := c.reports[n.Name]
+	if r == nil || r.clique == "" || n.Labels[cliqueLabel] != "" {
+		return n.Labels
+	}
+	out := maps.Clone(n.Labels)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[cliqueLabel] = r.clique
+	return out
+}
+
+// cliqueLabel is set by NVIDIA's GPU feature discovery, where that runs.
+const cliqueLabel = "nvidia.com/gpu.clique"
 
 // pending finds the gangs that want something: each as its pods, oldest first.
 func (c *Cluster) pending() [][]*Pod {

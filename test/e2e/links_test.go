@@ -247,10 +247,10 @@ func (l *linked) checkBest(p corev1.Pod, before map[string]topology.Set, k int, 
 	best, where := 0.0, ""
 	for node, free := range before {
 		table := l.tables[pool(node)]
-		if table.Fit(free, k, false, topology.Want{Requirement: r}) == 0 {
+		if table.Fit(free, k, topology.ByLinks, topology.Want{Requirement: r}) == 0 {
 			continue
 		}
-		if ring := table.Predict(free, k, false).Worst; ring > best {
+		if ring := table.Predict(free, k, topology.ByLinks).Worst; ring > best {
 			best, where = ring, node
 		}
 	}
