@@ -21,6 +21,19 @@ func (p *Planner) shortOfLinks(d demand, have, perNode int) *Unschedulable {
 	if could < len(d.seats) {
 		return nil
 	}
+	text := p.needs(d, perNode, "free ")
+	switch {
+	case c.LinkRequired.OneNUMA:
+		text += ", on one NUMA node"
+	case required:
+		text += fmt.Sprintf(", connected by %s", c.LinkRequired)
+	}
+	text += available(have, perNode) + p.unusable(c, required)
+	return &Unschedulable{Code: CodeLinks, Detail: text + p.left(d)}
+}
+
+// unusable says why nodes that have the GPUs, as caps are measured, do not serve.
+func (p *Planner) unusable(c *Class, required bool) string {
 	unlinked, silent, torn := 0, 0, 0
 	for n, room := range p.caps {
 		switch {
@@ -33,14 +46,7 @@ func (p *Planner) shortOfLinks(d demand, have, perNode int) *Unschedulable {
 			unlinked++
 		}
 	}
-	text := p.needs(d, perNode, "free ")
-	switch {
-	case c.LinkRequired.OneNUMA:
-		text += ", on one NUMA node"
-	case required:
-		text += fmt.Sprintf(", connected by %s", c.LinkRequired)
-	}
-	text += available(have, perNode)
+	text := ""
 	if torn > 0 {
 		text += fmt.Sprintf("; on %s more GPUs are free, but not on one NUMA node as the kubelet there demands", count(torn, "node"))
 	}
@@ -50,7 +56,7 @@ func (p *Planner) shortOfLinks(d demand, have, perNode int) *Unschedulable {
 	if silent > 0 {
 		text += fmt.Sprintf("; %s with room: links not reported", count(silent, "node"))
 	}
-	return &Unschedulable{Code: CodeLinks, Detail: text + p.left(d)}
+	return text
 }
 
 // unlike says what is wrong with GPUs that are free and cannot be used.

@@ -43,7 +43,9 @@ type Cluster struct {
 	// since its report.
 	reports map[string]*report
 	gone    map[string]map[types.NamespacedName]bool
-	tables  topology.Catalog
+	// unjudged are nodes of which a report, or a pod with GPUs, is new.
+	unjudged map[string]bool
+	tables   topology.Catalog
 
 	version uint64 // highest resourceVersion of a pod seen
 	freed   uint64 // grows whenever there may be more room than before
@@ -68,7 +70,7 @@ func New(opts Options) *Cluster {
 		opts: opts, changed: make(chan struct{}, 1),
 		nodes: map[string]*nodeState{}, pods: map[types.UID]*Pod{}, gangs: map[gang.Key]*members{},
 		orphans: map[string]map[types.UID]*Pod{}, classes: map[string]*class{},
-		reports: map[string]*report{}, gone: map[string]map[types.NamespacedName]bool{},
+		reports: map[string]*report{}, gone: map[string]map[types.NamespacedName]bool{}, unjudged: map[string]bool{},
 	}
 }
 
@@ -188,11 +190,15 @@ func (c *Cluster) replace(old, p *Pod) {
 	if p != nil {
 		c.add(p)
 	}
-	if (old != nil && old.Key != (gang.Key{})) || (p != nil && p.Key != (gang.Key{})) || (old != nil && old.occupies && (p == nil || !p.occupies)) {
+	left := old.occupying() && !p.occupying()
+	if old.ours() || p.ours() || left {
 		c.notify()
 	}
-	if old != nil && old.occupies && (p == nil || !p.occupies) {
+	if left {
 		c.freed++
+		if n := c.nodes[old.Node]; n != nil {
+			delete(n.judged, old.UID)
+		}
 	}
 }
 

@@ -145,9 +145,27 @@ func (c *Cluster) SetNodeTopology(t *v1alpha1.NodeTopology, now time.Time) error
 		}
 	}
 	c.forgetGPUs(t.Name)
+	if old == nil {
+		c.takeAsJudged(t.Name, r)
+	}
+	c.unjudged[t.Name] = true
 	c.freed++
 	c.notify()
 	return nil
+}
+
+// takeAsJudged passes over pods that had their GPUs before this replica looked:
+// another one has counted them.
+func (c *Cluster) takeAsJudged(node string, r *report) {
+	n := c.nodes[node]
+	if n == nil {
+		return
+	}
+	for uid, p := range n.users {
+		if _, listed := r.held[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; listed {
+			n.judged[uid] = true
+		}
+	}
 }
 
 // DeleteNodeTopology forgets a node's report.
@@ -196,6 +214,7 @@ func (c *Cluster) useGPUs(p *Pod, comes bool) {
 	switch {
 	case comes:
 		delete(gone, name)
+		c.unjudged[p.Node] = true
 	case c.reports[p.Node] != nil:
 		if gone == nil {
 			gone = map[types.NamespacedName]bool{}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -326,4 +327,92 @@ func TestTheReportedFabricIsTheClique(t *testing.T) {
 			t.Errorf("then node %s is eligible: %t", v.Snapshot.Tree.Name(i), ok)
 		}
 	}
+}
+
+// foreseen is the annotation of a pod that was to get one of the sets, with a ring of
+// 300 GB/s.
+func foreseen(sets string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Annotations[v1alpha1.Placement] = `{"level":"host","domain":"n1","gpus":` + sets + `,"ring":{"worst":300,"expected":300,"best":300,"share":1}}`
+	}
+}
+
+func TestHanded(t *testing.T) {
+	for name, c := range map[string]struct {
+		sets string
+		got  []int32
+		want Verdict
+		ring float64
+	}{
+		"as foreseen":      {"[[0,2],[1,3]]", []int32{3, 1}, Foreseen, 300},
+		"another, as good": {"[[0,2],[1,3]]", []int32{4, 5}, Unforeseen, 300},
+		"worse":            {"[[0,2],[1,3]]", []int32{0, 1}, Worse, 7.88},
+		"one of many":      {"[[0,2],[1,3],[0,1],[0,3],[0,4],[0,5],[0,6],[0,7]]", []int32{4, 5}, Foreseen, 300},
+	} {
+		cl := newCluster()
+		cl.SetNode(aNode("n1", 8))
+		if err := cl.SetNodeTopology(reportOf(t, "pcie-8x-nv12-pairs"), noon); err != nil {
+			t.Fatal(err)
+		}
+		pod := aPod("a", 1, gpus(2), on("n1"), foreseen(c.sets))
+		cl.SetPod(pod)
+		if got := cl.Handed(); len(got) != 0 {
+			t.Errorf("%s: before the report: %+v", name, got)
+		}
+		next := reportOf(t, "pcie-8x-nv12-pairs", c.got)
+		next.Status.Generation = 2
+		if err := cl.SetNodeTopology(next, noon); err != nil {
+			t.Fatal(err)
+		}
+		got := cl.Handed()
+		if len(got) != 1 || got[0].Verdict != c.want || max(got[0].Ring-c.ring, c.ring-got[0].Ring) > 0.01 || got[0].Pod.Name != "a" {
+			t.Errorf("%s: got %+v", name, got)
+		}
+		cl.SetPod(aPod("a", 2, gpus(2), on("n1"), foreseen(c.sets)))
+		if got := cl.Handed(); len(got) != 0 {
+			t.Errorf("%s: counted again: %+v", name, got)
+		}
+		cl.DeletePod(pod.UID, "3")
+		cl.SetPod(aPod("a", 4, gpus(2), on("n1"), foreseen(c.sets)))
+		if got := cl.Handed(); len(got) != 1 {
+			t.Errorf("%s: a pod that was made again: %+v", name, got)
+		}
+	}
+	// A replica that has just started does not count what others have counted.
+	cl := newCluster()
+	cl.SetNode(aNode("n1", 8))
+	cl.SetPod(aPod("a", 1, gpus(2), on("n1"), foreseen("[[0,2]]")))
+	if err := cl.SetNodeTopology(reportOf(t, "pcie-8x-nv12-pairs", []int32{0, 1}), noon); err != nil {
+		t.Fatal(err)
+	}
+	if got := cl.Handed(); len(got) != 0 {
+		t.Errorf("at start: %+v", got)
+	}
+}
+
+// FuzzNodeTopology: whatever an agent reports of its node, it is refused or planned
+// with.
+func FuzzNodeTopology(f *testing.F) {
+	f.Add([]byte(`{"generation":1,"heartbeatSeconds":60,"gpus":[{"index":0},{"index":1}],"links":[{"a":0,"b":1,"path":"SYS","nvlinks":2}],"pods":[{"name":"a","gpus":[1]}]}`))
+	f.Add([]byte(`{"heartbeatSeconds":-1,"fabric":{"clusterUUID":"x","cliqueID":1},"numaPolicy":"single-numa-node","gpus":[{"index":-5,"numaNode":-2}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		if json.Unmarshal(text, &r.Status) != nil {
+			return
+		}
+		c := newCluster()
+		c.SetNode(aNode("n1", 8))
+		c.SetPod(aPod("a", 1, gpus(2), on("n1"), foreseen("[[0,1]]")))
+		r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+		r.Status.HeartbeatTime = metav1.NewMicroTime(noon)
+		if c.SetNodeTopology(r, noon) != nil {
+			return
+		}
+		c.SetPod(aPod("b", 2, gpus(1)))
+		v := c.View(nil, noon)
+		for id := range v.Snapshot.Classes {
+			gang.Place(v.Snapshot, &gang.Request{Seats: []gang.Seat{{UID: "b", Class: gang.ClassID(id)}}})
+		}
+		c.Handed()
+	})
 }

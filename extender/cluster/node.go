@@ -14,13 +14,14 @@ import (
 type nodeState struct {
 	node     *corev1.Node
 	capacity []amount
-	used     map[string]int64 // by resource, of bound pods that are not terminal
-	users    map[types.UID]*Pod
-	gpus     *gang.NodeGPUs // by the node's report; nil: to be computed
+	used     map[string]int64   // by resource, of bound pods that are not terminal
+	users    map[types.UID]*Pod // with GPUs
+	judged   map[types.UID]bool // of users: what they were handed was compared
+	gpus     *gang.NodeGPUs     // by the node's report; nil: to be computed
 }
 
 func newNodeState(n *corev1.Node) *nodeState {
-	return &nodeState{node: n, capacity: capacityOf(n.Status.Allocatable), used: map[string]int64{}, users: map[types.UID]*Pod{}}
+	return &nodeState{node: n, capacity: capacityOf(n.Status.Allocatable), used: map[string]int64{}, users: map[types.UID]*Pod{}, judged: map[types.UID]bool{}}
 }
 
 // take notes a pod that occupies the node, leave that it does not any more. gpu is

@@ -35,6 +35,9 @@ type Pod struct {
 	Refused   string // why kube-scheduler refused it last; empty: it did not
 	Message   string // of the condition PodScheduled while it is false
 
+	// Foreseen is which GPUs were expected for a bound pod; nil: not known.
+	Foreseen *v1alpha1.PodPlacement
+
 	created    time.Time
 	priority   int32
 	rank       int
@@ -48,6 +51,12 @@ type Pod struct {
 	object *corev1.Pod // of pending pods of ours and of bound gang members, to read the class from
 	class  *class      // read on first use, under the cluster's lock
 }
+
+// occupying tells whether there is a pod and it takes room, and ours whether it is
+// one that we plan.
+func (p *Pod) occupying() bool { return p != nil && p.occupies }
+
+func (p *Pod) ours() bool { return p != nil && p.Key != gang.Key{} }
 
 // byAge orders pods by creation, then name, then UID.
 func (p *Pod) byAge(q *Pod) int {
@@ -78,6 +87,9 @@ func readPod(pod *corev1.Pod, gpu corev1.ResourceName) *Pod {
 	p.readPhase(pod)
 	p.requests = amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}))
 	p.readMembership(pod, gpu)
+	if p.Phase == gang.Bound {
+		p.Foreseen = foreseenOf(pod)
+	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			p.Message = c.Message

@@ -102,6 +102,9 @@ func (c *Controller) Run(ctx context.Context) {
 		for again := true; again && ctx.Err() == nil; {
 			again = c.lead(ctx) && c.Round(ctx)
 		}
+		if !c.leads {
+			c.cluster.Handed() // the replica that plans counts them
+		}
 		rest := min(max(minRound, restFactor*time.Since(started)), maxRound/4)
 		select {
 		case <-ctx.Done():
@@ -182,8 +185,9 @@ func (c *Controller) Round(ctx context.Context) (again bool) {
 	// 6. Heal: evict gangs that stayed below their minimum, free members from
 	// pins that cannot be.
 	c.heal(ctx, r)
-	// 7. Explain what waits.
+	// 7. Explain what waits, and compare what pods got with what was foreseen.
 	c.explain(ctx, r)
+	c.compareHanded()
 	return false
 }
 

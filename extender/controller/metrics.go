@@ -18,6 +18,7 @@ type metrics struct {
 	round    prometheus.Histogram
 	place    prometheus.Histogram
 	lost     *prometheus.CounterVec
+	handed   *prometheus.CounterVec
 }
 
 func newMetrics(reg Registerer) *metrics {
@@ -53,8 +54,12 @@ func newMetrics(reg Registerer) *metrics {
 			Name: "lockstep_places_lost_total",
 			Help: "Reservations given up before the gang started, by cause. Why do gangs lose their place?",
 		}, []string{"cause"}),
+		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_gpus_handed_total",
+			Help: "Pods that were handed GPUs by their node, by how these compare with what was foreseen: foreseen, unforeseen (and as good), better, worse. Does the device plugin choose as expected?",
+		}, []string{"verdict"}),
 	}
-	reg.MustRegister(m.gangs, m.oldest, m.wait, m.outcomes, m.round, m.place, m.lost)
+	reg.MustRegister(m.gangs, m.oldest, m.wait, m.outcomes, m.round, m.place, m.lost, m.handed)
 	return m
 }
 

@@ -2,36 +2,24 @@ package controller
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 
 	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
+	"github.com/lockstep-scheduler/lockstep/extender/cluster"
 	"github.com/lockstep-scheduler/lockstep/gang/reservation"
 )
-
-// placement is what the annotation v1alpha1.Placement says. Rings are in GB/s and one
-// direction; Share is of the expected ring in the best that the node has.
-type placement struct {
-	Level  string  `json:"level,omitempty"`
-	Domain string  `json:"domain,omitempty"`
-	GPUs   [][]int `json:"gpus,omitempty"`
-	Ring   *ring   `json:"ring,omitempty"`
-}
-
-type ring struct {
-	Worst    float64 `json:"worst"`
-	Expected float64 `json:"expected"`
-	Best     float64 `json:"best"`
-	Share    float64 `json:"share"`
-}
 
 // bindAnnotations go to the pod with its binding.
 func bindAnnotations(held reservation.Held) map[string]string {
 	out := map[string]string{v1alpha1.Attempt: held.Attempt}
-	p := placement{Level: held.Level, Domain: held.Domain}
+	p := v1alpha1.PodPlacement{Level: held.Level, Domain: held.Domain}
 	if g := held.GPUs; g != nil {
 		p.GPUs = g.Sets
 		if g.Possible > 0 {
-			p.Ring = &ring{hundredths(g.Worst), hundredths(g.Expected), hundredths(g.Best), hundredths(g.Expected / g.Possible)}
+			p.Ring = &v1alpha1.PlacementRing{
+				Worst: hundredths(g.Worst), Expected: hundredths(g.Expected), Best: hundredths(g.Best), Share: hundredths(g.Expected / g.Possible),
+			}
 		}
 	}
 	if text, err := json.Marshal(p); err == nil && p.Level != "" {
@@ -41,3 +29,16 @@ func bindAnnotations(held reservation.Held) map[string]string {
 }
 
 func hundredths(v float64) float64 { return math.Round(v*100) / 100 }
+
+// compareHanded counts how the GPUs that pods were handed out compare with what was
+// foreseen for them, and tells the pods that got worse ones.
+func (c *Controller) compareHanded() {
+	for _, h := range c.cluster.Handed() {
+		c.metrics.handed.WithLabelValues(string(h.Verdict)).Inc()
+		if h.Verdict == cluster.Worse {
+			c.warn(h.Pod, "GPUsWorseThanForeseen", fmt.Sprintf(
+				"the device plugin on node %s handed out GPUs %v with a ring of %v GB/s; foreseen were %v with at least %v",
+				h.Pod.Node, h.GPUs, hundredths(h.Ring), h.Pod.Foreseen.GPUs, h.Pod.Foreseen.Ring.Worst))
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
 	"github.com/lockstep-scheduler/lockstep/extender/cluster"
 	"github.com/lockstep-scheduler/lockstep/gang"
 	"github.com/lockstep-scheduler/lockstep/gang/reservation"
@@ -151,7 +152,7 @@ func gpusOf(plan *gang.Plan, seat int) *reservation.GPUs {
 	}
 	a := &plan.GPUs[seat]
 	out := &reservation.GPUs{Worst: a.Worst, Expected: a.Expected, Best: a.Best, Possible: a.Possible}
-	for _, s := range a.Sets[:min(len(a.Sets), reservation.MaxSets)] {
+	for _, s := range a.Sets[:min(len(a.Sets), v1alpha1.MaxPlacementSets)] {
 		out.Sets = append(out.Sets, s.GPUs())
 	}
 	return out

@@ -54,7 +54,7 @@ type Member struct {
 
 // GPUs is what a pod may get of its node's GPUs.
 type GPUs struct {
-	// Sets are what the device plugin may pick, of many only the first MaxSets.
+	// Sets are what the device plugin may pick; of many only the first.
 	Sets [][]int `json:"s"`
 	// Worst, Expected and Best are of the bandwidth of their rings, in GB/s; Possible
 	// is the best that so many GPUs have on an empty node of the kind.
@@ -63,9 +63,6 @@ type GPUs struct {
 	Best     float64 `json:"b"`
 	Possible float64 `json:"p"`
 }
-
-// MaxSets is how many sets GPUs names.
-const MaxSets = 8
 
 // Reservation is the room of one gang. It is immutable once stored, but for its
 // phase, which only the store changes.

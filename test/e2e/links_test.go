@@ -152,13 +152,6 @@ func (l *linked) handed(gang string, n int) (pods []corev1.Pod, sets []topology.
 	return pods, sets
 }
 
-// placed is the annotation that the extender leaves on a pod.
-type placed struct {
-	Level string
-	GPUs  [][]int
-	Ring  *struct{ Worst, Expected, Best, Share float64 }
-}
-
 // TestGangsLandOnTheBestRing: on 64 simulated nodes of five kinds, with a real
 // scheduler, each pod gets GPUs that were foreseen for it, with a ring no worse than
 // was promised, and a pod by itself the best ring that was free anywhere.
@@ -166,6 +159,7 @@ func TestGangsLandOnTheBestRing(t *testing.T) {
 	l := startLinked(t, mixedNodes)
 	rng := rand.New(rand.NewPCG(64, 0))
 	var running []string
+	total := 0.0
 	for i := range 40 {
 		name := fmt.Sprintf("g%d", i)
 		k, n, link := []int{1, 2, 2, 4, 4, 8}[rng.IntN(6)], 1, ""
@@ -186,6 +180,7 @@ func TestGangsLandOnTheBestRing(t *testing.T) {
 		l.job(w)
 		l.await(time.Minute, bound(name, n))
 		running = append(running, name)
+		total += float64(n)
 		pods, sets := l.handed(name, n)
 		for i, p := range pods {
 			l.checkPod(p, sets[i], k, link)
@@ -201,11 +196,29 @@ func TestGangsLandOnTheBestRing(t *testing.T) {
 		}
 	}
 	l.settled(time.Second)
+	await(t, 10*time.Second, func() error { return l.counted(total) })
 }
 
-func (l *linked) placed(p corev1.Pod) placed {
+// counted tells whether all pods were counted as having got what was foreseen.
+func (l *linked) counted(total float64) error {
+	families, err := l.Replicas[0].Metrics(l.t.Context())
+	if err != nil {
+		return err
+	}
+	var seen []string
+	for _, m := range families["lockstep_gpus_handed_total"].GetMetric() {
+		if verdict := m.GetLabel()[0].GetValue(); verdict != "foreseen" || m.GetCounter().GetValue() != total {
+			seen = append(seen, fmt.Sprintf("%s: %v", verdict, m.GetCounter().GetValue()))
+		} else {
+			return nil
+		}
+	}
+	return fmt.Errorf("%v pods should count as foreseen; got %v", total, seen)
+}
+
+func (l *linked) placed(p corev1.Pod) v1alpha1.PodPlacement {
 	l.t.Helper()
-	var out placed
+	var out v1alpha1.PodPlacement
 	if err := json.Unmarshal([]byte(p.Annotations[v1alpha1.Placement]), &out); err != nil {
 		l.t.Fatalf("pod %s: annotation %s=%q: %v", p.Name, v1alpha1.Placement, p.Annotations[v1alpha1.Placement], err)
 	}
@@ -220,7 +233,7 @@ func (l *linked) checkPod(p corev1.Pod, got topology.Set, k int, link string) {
 		l.t.Errorf("pod %s got GPUs %v, not %d", p.Name, got.GPUs(), k)
 	}
 	foreseen := slices.ContainsFunc(was.GPUs, func(gpus []int) bool { return topology.SetOf(gpus...) == got })
-	if !foreseen && len(was.GPUs) < 8 {
+	if !foreseen && len(was.GPUs) < v1alpha1.MaxPlacementSets {
 		l.t.Errorf("pod %s on %s got GPUs %v; foreseen were %v", p.Name, p.Spec.NodeName, got.GPUs(), was.GPUs)
 	}
 	if k > 1 && (was.Ring == nil || table.Ring(got) < was.Ring.Worst-0.01 || table.Ring(got) > was.Ring.Best+0.01) {
