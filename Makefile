@@ -47,6 +47,10 @@ bench: ## Benchmarks of the planner: ns and allocations.
 bench-e2e: lab ## Throughput on 1,000 nodes: plain scheduler, native gangs, Lockstep, side by side.
 	$(GO) run ./test/bench $(ARGS)
 
+.PHONY: bench-topology
+bench-topology: lab ## How close gangs land, and on which links: plain scheduler, packing, native gangs, Lockstep.
+	$(GO) run ./test/bench/topology $(ARGS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz everything that parses, FUZZTIME each (default 20s).
 	@for target in $$(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's/:func /:/'); do \

@@ -1,7 +1,8 @@
 // Command demo shows on a real control plane what Lockstep does: four training jobs
 // of 64 GPUs each, created at the same moment in a cluster of 128. Without a gang
 // each gets a part of the room and none can work; with Lockstep two start whole,
-// and the others when these are done.
+// and the others when these are done. Then smaller ones come, which land on GPUs
+// that are linked.
 //
 //	go run ./test/demo [--keep]
 package main
@@ -56,6 +57,7 @@ type stage struct {
 	out     io.Writer
 	started time.Time
 	rec     *stack.Recorder
+	links   *links
 }
 
 func run(ctx context.Context, out io.Writer, keep bool) (err error) {
@@ -72,7 +74,16 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 	if _, err := d.Client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the namespace %s: %w", namespace, err)
 	}
-	for _, step := range []func(context.Context) error{d.without, d.with, d.verify} {
+	agents, stopAgents := context.WithCancel(ctx)
+	wait, err := d.startAgents(agents)
+	defer func() {
+		stopAgents()
+		wait()
+	}()
+	if err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{d.without, d.with, d.linked, d.verify} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -163,7 +174,11 @@ func (d *stage) with(ctx context.Context) error {
 			g := all[name]
 			if status := describe(g); status != told[name] && status != "" {
 				told[name] = status
-				d.say("   %s %s", strings.TrimPrefix(name, namespace+"/"), status)
+				name := strings.TrimPrefix(name, namespace+"/")
+				if g.Bound == podsPerJob {
+					status += d.links.foreseen(ctx, name)
+				}
+				d.say("   %s %s", name, status)
 			}
 			if g.Done >= podsPerJob {
 				done++
@@ -203,6 +218,6 @@ func (d *stage) verify(ctx context.Context) error {
 	if err := d.rec.Settled(ctx, time.Second); err != nil {
 		return err
 	}
-	d.say("3. No gang was ever half started, and no GPU was used twice: checked against every pod event of the run")
+	d.say("4. No gang was ever half started, and no GPU was used twice: checked against every pod event of the run")
 	return nil
 }
