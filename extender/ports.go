@@ -28,6 +28,8 @@ type Seat struct {
 // store cannot be reached), which kube-scheduler retries with back-off.
 type Seats interface {
 	Seat(pod *corev1.Pod) (Seat, error)
+	// Scores ranks the nodes, 0 to 10, for a pod that is none of ours.
+	Scores(nodes []string) []int64
 }
 
 // PodRef names one incarnation of a pod.

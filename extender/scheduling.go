@@ -73,7 +73,8 @@ func said(err error) string {
 	return err.Error()
 }
 
-// prioritize gives all points to the reserved node.
+// prioritize gives all points to the reserved node. Pods that are none of ours are
+// kept away from what gangs may want whole.
 func (h *handler) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (extenderv1.HostPriorityList, string, error) {
 	names, err := offered(args)
 	if err != nil {
@@ -85,13 +86,16 @@ func (h *handler) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (
 	if err != nil {
 		result = "error" // kube-scheduler ignores it; Filter has the last word
 	}
+	scores := make([]int64, len(names))
+	if err == nil && seat.Any {
+		scores = h.Seats.Scores(names)
+	}
 	out := make(extenderv1.HostPriorityList, 0, len(names))
-	for _, name := range names {
-		score := int64(0)
+	for i, name := range names {
 		if err == nil && name == seat.Node {
-			score = extenderv1.MaxExtenderPriority
+			scores[i] = extenderv1.MaxExtenderPriority
 		}
-		out = append(out, extenderv1.HostPriority{Host: name, Score: score})
+		out = append(out, extenderv1.HostPriority{Host: name, Score: scores[i]})
 	}
 	return out, result, nil
 }

@@ -35,6 +35,15 @@ type desk struct {
 
 func (d *desk) Seat(*corev1.Pod) (Seat, error) { return d.seat, d.err }
 
+// Scores is each node's number: n7 has 7.
+func (d *desk) Scores(nodes []string) []int64 {
+	var out []int64
+	for _, n := range nodes {
+		out = append(out, int64(n[1]-'0'))
+	}
+	return out
+}
+
 func (d *desk) Bind(ctx context.Context, pod PodRef, node string) error {
 	return d.bind(ctx, pod, node)
 }
@@ -154,6 +163,19 @@ func TestPrioritize(t *testing.T) {
 	want := extenderv1.HostPriorityList{{Host: "n1", Score: 0}, {Host: "n2", Score: 10}}
 	if !cmp.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+	for name, c := range map[string]struct {
+		desk *desk
+		want extenderv1.HostPriorityList
+	}{
+		"none of ours": {&desk{seat: Seat{Any: true}}, extenderv1.HostPriorityList{{Host: "n1", Score: 1}, {Host: "n7", Score: 7}}},
+		"refused":      {&desk{seat: Seat{Refusal: "no"}}, extenderv1.HostPriorityList{{Host: "n1"}, {Host: "n7"}}},
+		"a fault":      {&desk{seat: Seat{Any: true}, err: errors.New("away")}, extenderv1.HostPriorityList{{Host: "n1"}, {Host: "n7"}}},
+	} {
+		h, _ := newHandler(t, c.desk)
+		if got, _ := call[extenderv1.HostPriorityList](t, h, "prioritize", args("n1", "n7")); !cmp.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
 	}
 }
 

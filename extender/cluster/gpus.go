@@ -225,6 +225,27 @@ func (c *Cluster) useGPUs(p *Pod, comes bool) {
 	c.forgetGPUs(p.Node)
 }
 
+// Scores ranks nodes, 0 to gang.MaxScore, for pods without GPUs that are not planned;
+// nodes that are not known get 0.
+func (c *Cluster) Scores(nodes []string) []int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.number()
+	all, free := make([]int64, len(c.order)), make([]int64, len(c.order))
+	for i, n := range c.order {
+		all[i] = amountOf(n.capacity, c.opts.GPU)
+		free[i] = all[i] - n.used[c.opts.GPU]
+	}
+	scores := gang.Scores(c.tree, all, free)
+	out := make([]int64, len(nodes))
+	for i, name := range nodes {
+		if n, ok := c.tree.Number(name); ok {
+			out[i] = int64(scores[n])
+		}
+	}
+	return out
+}
+
 // nodeGPUs gives what is known of the GPUs of each node, in the order of their
 // numbers; nil if nothing is known of any.
 func (c *Cluster) nodeGPUs(now time.Time) []gang.NodeGPUs {

@@ -416,3 +416,17 @@ func FuzzNodeTopology(f *testing.F) {
 		c.Handed()
 	})
 }
+
+func TestScores(t *testing.T) {
+	c := newCluster()
+	for name, rack := range map[string]string{"n1": "a", "n2": "a", "n3": "b", "n4": "b"} {
+		n := aNode(name, 8)
+		n.Labels = map[string]string{"rack": rack}
+		c.SetNode(n)
+	}
+	c.SetNode(aNode("cpu", 0))
+	c.SetPod(aPod("p", 1, gpus(4), on("n1")))
+	if got, want := c.Scores([]string{"n3", "cpu", "n1", "n2", "unknown"}), []int64{0, 10, 5, 2, 0}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

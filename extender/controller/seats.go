@@ -68,6 +68,9 @@ func (d *Desk) Seat(pod *corev1.Pod) (extender.Seat, error) {
 	return seat, nil
 }
 
+// Scores ranks nodes for pods that are none of ours.
+func (d *Desk) Scores(nodes []string) []int64 { return d.Cluster.Scores(nodes) }
+
 // justPlaced tells whether the pod was sent somewhere and has not been tried yet.
 func justPlaced(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
