@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the node's GPUs and the agent's own work. Their labels UUID, gpu and
-// modelName are those of NVIDIA's DCGM exporter, node is that of kube-state-metrics,
+// Metrics are the node's GPUs and the agent's own work. The labels UUID and gpu are
+// those of NVIDIA's DCGM exporter, node, namespace and pod those of kube-state-metrics,
 // so that queries can join them.
 type Metrics struct {
-	node  string
+	nics  func() []NIC
 	polls *prometheus.HistogramVec
 	wrote *prometheus.CounterVec
 	descs map[string]*prometheus.Desc
@@ -59,10 +59,11 @@ func up(g *GPU) int {
 	return n
 }
 
-// NewMetrics registers the metrics.
-func NewMetrics(node string, reg prometheus.Registerer) *Metrics {
+// NewMetrics registers the metrics. nics reads the network devices; nil: there are
+// none.
+func NewMetrics(node string, nics func() []NIC, reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		node: node, descs: map[string]*prometheus.Desc{},
+		nics: nics, descs: map[string]*prometheus.Desc{},
 		polls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "lockstep_agent_poll_seconds", Help: "Time of one poll of the driver and the kubelet, by how it ended. Does a GPU make the driver hang?",
 			Buckets: []float64{.001, .005, .02, .1, .5, 2, 10, 30},
@@ -72,14 +73,24 @@ func NewMetrics(node string, reg prometheus.Registerer) *Metrics {
 		}, []string{"result"}),
 	}
 	for _, f := range figures {
-		m.descs[f.name] = prometheus.NewDesc(f.name, f.help, []string{"gpu", "UUID", "modelName"}, prometheus.Labels{"node": node})
+		m.descs[f.name] = prometheus.NewDesc(f.name, f.help, []string{"gpu", "UUID", "model"}, prometheus.Labels{"node": node})
 	}
 	m.descs[used] = prometheus.NewDesc(used, "1 for each GPU that the pod holds. Who uses which GPU?", []string{"gpu", "UUID", "namespace", "pod"}, prometheus.Labels{"node": node})
+	for name, help := range map[string]string{
+		nicSent:     "Data sent by the network device or InfiniBand port. Do gangs that span nodes saturate the network?",
+		nicReceived: "Data received by the network device or InfiniBand port.",
+	} {
+		m.descs[name] = prometheus.NewDesc(name, help, []string{"device"}, prometheus.Labels{"node": node})
+	}
 	reg.MustRegister(m.polls, m.wrote, m)
 	return m
 }
 
-const used = "lockstep_gpu_used"
+const (
+	used        = "lockstep_gpu_used"
+	nicSent     = "lockstep_nic_sent_bytes_total"
+	nicReceived = "lockstep_nic_received_bytes_total"
+)
 
 func (m *Metrics) polled(p poll, took time.Duration) {
 	result := "ok"
@@ -113,6 +124,12 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	if m.nics != nil {
+		for _, nic := range m.nics() {
+			to <- prometheus.MustNewConstMetric(m.descs[nicSent], prometheus.CounterValue, nic.Sent, nic.Device)
+			to <- prometheus.MustNewConstMetric(m.descs[nicReceived], prometheus.CounterValue, nic.Received, nic.Device)
+		}
+	}
 	m.mu.Lock()
 	inv, uses := m.inventory, m.uses
 	m.mu.Unlock()

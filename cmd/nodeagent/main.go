@@ -54,7 +54,7 @@ func run(ctx context.Context, c *config, log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	o := nodeagent.Options{
-		Interval: c.interval, Heartbeat: c.heartbeat, Metrics: nodeagent.NewMetrics(c.node, registry), Log: log,
+		Interval: c.interval, Heartbeat: c.heartbeat, Metrics: nodeagent.NewMetrics(c.node, c.nics(), registry), Log: log,
 	}
 	if c.once {
 		pods := func() []*corev1.Pod { return nil }
@@ -88,6 +88,14 @@ func run(ctx context.Context, c *config, log *slog.Logger) error {
 	go serve(ctx, c.listen, registry, log)
 	nodeagent.New(o).Run(ctx)
 	return nil
+}
+
+// nics reads the node's network devices; a simulated node has none.
+func (c *config) nics() func() []nodeagent.NIC {
+	if c.simulate != "" {
+		return nil
+	}
+	return func() []nodeagent.NIC { return nodeagent.ReadNICs(c.sysfs) }
 }
 
 // parts makes what the agent reads: a real node, or a simulated one.

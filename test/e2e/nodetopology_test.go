@@ -42,7 +42,7 @@ func agentOn(t *testing.T, config *rest.Config, node, matrix string, pods func()
 	}
 	return nodeagent.New(nodeagent.Options{
 		Driver: s, Allocations: s, Publisher: nodeagent.NewPublisher(client, node), Interval: time.Second, Heartbeat: time.Minute,
-		Metrics: nodeagent.NewMetrics(node, prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		Metrics: nodeagent.NewMetrics(node, nil, prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})
 }
 

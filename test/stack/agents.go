@@ -54,7 +54,7 @@ func (s *Stack) StartAgents(ctx context.Context, machine func(node *corev1.Node)
 		agent := nodeagent.New(nodeagent.Options{
 			Driver: sim, Allocations: sim, Publisher: nodeagent.NewPublisher(client, node.Name),
 			Interval: agentInterval, Heartbeat: time.Minute,
-			Metrics: nodeagent.NewMetrics(node.Name, prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+			Metrics: nodeagent.NewMetrics(node.Name, nil, prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 		})
 		if err := poll(ctx, time.Minute, agent.Poll); err != nil {
 			return nil, fmt.Errorf("the first report of node %s: %w", node.Name, err)
