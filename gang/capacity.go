@@ -21,7 +21,7 @@ func (p *Planner) measure(class ClassID, from, to int) int {
 		p.caps[n] = k
 		sum += k
 	}
-	return sum
+	return p.trim(class, from, to, sum)
 }
 
 func (p *Planner) usable(c *Class, node int) bool {

@@ -37,6 +37,7 @@ func (p *Planner) begin(s *Snapshot, r *Request) {
 		p.gpus[n+1] = p.gpus[n].add(max(0, s.gpus(s.Free, n)), s.gpus(s.Allocatable, n))
 	}
 	p.widest, p.narrowest = p.depths()
+	p.findSlices()
 	p.findRoomy()
 	p.scarce = slices.Clone(p.classes)
 	slices.SortStableFunc(p.scarce, func(a, b demand) int { return cmp.Compare(a.room*len(b.seats), b.room*len(a.seats)) })

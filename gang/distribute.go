@@ -124,7 +124,7 @@ func (p *Planner) split(n, depth, domain int) []part {
 	if end-first == to-from {
 		parts = pack(parts, fewest, n)
 	} else {
-		parts = slice(parts, fewest, n)
+		parts = slice(parts, fewest, n, p.unit(depth+1))
 	}
 	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.domain, b.domain) })
 	return parts
@@ -150,11 +150,12 @@ func pack(parts []part, fewest, n int) []part {
 
 // slice gives each of the fewest domains an equal share where they have the room
 // for it, choosing those with the least to spare; otherwise the roomiest domains
-// share as equally as they can. Parts come with the roomiest first.
-func slice(parts []part, fewest, n int) []part {
-	share, larger := n/fewest, n%fewest // so many domains take one more
-	if parts[fewest-1].damage.room < share || (larger > 0 && parts[larger-1].damage.room < share+1) {
-		return level(parts[:fewest], n)
+// share as equally as they can. All shares are multiples of the unit, as n is and
+// what there is room for. Parts come with the roomiest first.
+func slice(parts []part, fewest, n, unit int) []part {
+	share, larger := n/unit/fewest*unit, n/unit%fewest // so many domains take one more
+	if parts[fewest-1].damage.room < share || (larger > 0 && parts[larger-1].damage.room < share+unit) {
+		return level(parts[:fewest], n, unit)
 	}
 	slices.SortFunc(parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.damage.room, b.damage.room), a.damage.compare(b.damage), cmp.Compare(a.domain, b.domain))
@@ -167,16 +168,16 @@ func slice(parts []part, fewest, n int) []part {
 			}
 		}
 	}
-	take(share+1, larger)
+	take(share+unit, larger)
 	take(share, fewest-larger)
 	return slices.DeleteFunc(parts, func(p part) bool { return p.n == 0 })
 }
 
-// level shares n over the parts as equally as their room allows.
-func level(parts []part, n int) []part {
+// level shares n over the parts as equally as their room and the unit allow.
+func level(parts []part, n, unit int) []part {
 	slices.Reverse(parts) // the least room first
 	for i := range parts {
-		parts[i].n = min(parts[i].damage.room, n/(len(parts)-i))
+		parts[i].n = min(parts[i].damage.room, n/unit/(len(parts)-i)*unit)
 		n -= parts[i].n
 	}
 	return parts

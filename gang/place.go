@@ -28,6 +28,9 @@ type Request struct {
 	// the narrowest level worth seeking; level names, empty for none. By default
 	// seats with GPUs seek one host, and others do not care.
 	Required, Preferred string
+	// Slice is how many members, neighbours by rank, must be in one domain: see
+	// slice.go; 0 or 1: they do not come in slices.
+	Slice int
 	// Excluded nodes are not used, by node number; nil: none.
 	Excluded []bool
 }
@@ -80,9 +83,14 @@ type Planner struct {
 	here  []int   // running members by domain
 	rooms []int   // of the children of a domain
 	class ClassID // that is distributed
-	parts []part
-	spots []spot
-	list  []candidate
+	// sliceAt is by class the depth of its slice level, plus one; 0: it does not come
+	// in slices. whole tells that this does not matter for a moment.
+	sliceAt []int
+	whole   bool
+	order   []int
+	parts   []part
+	spots   []spot
+	list    []candidate
 }
 
 // Place plans with a Planner of its own.
@@ -280,6 +288,7 @@ func (p *Planner) optional(depth, domain int) {
 		return
 	}
 	surplus := demands(p.s, p.r.Seats, true)
+	p.whole = true // they come one by one
 	if len(surplus) > 0 {
 		p.retake()
 	}

@@ -44,6 +44,9 @@ func (p *Planner) short(d demand) *Unschedulable {
 	if why := p.shortOfLinks(d, have, largest); why != nil {
 		return why
 	}
+	if why := p.shortOfSlices(d, have); why != nil {
+		return why
+	}
 	switch {
 	case largest == 0:
 		return &Unschedulable{Code: CodeSize, Detail: p.tooLarge(d)}

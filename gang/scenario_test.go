@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "write what Place answers into testdata/
 // nobody may use them; links is a file of topology/testdata/matrices, and use, with
 // it, the GPUs that others have, as 0,3, and taken the pods whose GPUs are not known,
 // as 2,2; numa, that its kubelet keeps pods on one NUMA node. Seats have requests like these, pool, perNode, link, prefer, and optional.
-// Further lines are required, preferred, fixed and excluded. What comes
+// Further lines are required, preferred, slice, fixed and excluded. What comes
 // after the line is the answer: the narrowest domain and who is where, or the
 // code and text of the refusal.
 func TestScenarios(t *testing.T) {
@@ -109,7 +109,7 @@ func read(t *testing.T, input string) (*Snapshot, *Request) {
 			}
 		case "seats":
 			sc.seats = append(sc.seats, cells(t, words[3:], "role", words[1], "n", words[2]))
-		case "required", "preferred":
+		case "required", "preferred", "slice":
 			sc.levels[words[0]] = words[1]
 		case "fixed", "excluded":
 			for _, w := range words[1:] {
@@ -177,6 +177,7 @@ func (sc *scene) build(t *testing.T) (*Snapshot, *Request) {
 	}
 	sc.links(t, s, byName)
 	r := &Request{Gang: Key{"ns", "g"}, Required: sc.levels["required"], Preferred: sc.levels["preferred"]}
+	r.Slice, _ = strconv.Atoi(sc.levels["slice"])
 	for _, seats := range sc.seats {
 		s.Classes = append(s.Classes, class(t, s, seats, byName))
 		for i := range int(seats.number(t, "n", 0)) {

@@ -65,6 +65,7 @@ type Spec struct {
 	LateRoles    []LateRole // sorted by name
 	Required     string     // level name; empty: none
 	Preferred    string     // level name; empty: the narrowest that holds the gang
+	Slice        int        // members that must be in one domain together; 0: any number
 	StartTimeout time.Duration
 	Priority     int32
 }

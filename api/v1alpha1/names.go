@@ -26,6 +26,9 @@ const (
 	// TopologyPreferred is the narrowest level worth seeking; "cluster" means
 	// that closeness does not matter to this gang.
 	TopologyPreferred = Group + "/topology-preferred"
+	// SliceSize is how many members, neighbours by rank, must be in one domain: of the
+	// narrowest level that can hold so many.
+	SliceSize = Group + "/slice-size"
 	// GPULinkRequired is how a pod's GPUs must be connected to each other: nvlink,
 	// nvswitch, pcie (no further than one PCIe host bridge) or numa (on one NUMA
 	// node). It may stand on pods without a gang, too.
@@ -41,7 +44,7 @@ const (
 // errors name them. Any other key under Group+"/" on a new pod is a mistake.
 var UserKeys = []string{
 	Gang, MinMember, Role, RoleMinMember, LateRoles, TopologyRequired, TopologyPreferred,
-	GPULinkRequired, GPULinkPreferred, StartTimeout,
+	SliceSize, GPULinkRequired, GPULinkPreferred, StartTimeout,
 }
 
 // Names Lockstep itself sets.

@@ -41,6 +41,7 @@ type membership struct {
 	late          []lateRole
 	required      string
 	preferred     string
+	sliceSize     int           // 0: not set
 	startTimeout  time.Duration // 0: not set
 }
 
@@ -169,6 +170,7 @@ func checkName(name string, ok bool, keys map[string]string) *badInput {
 var parsers = map[string]func(*membership, string) string{
 	v1alpha1.MinMember:     func(m *membership, v string) string { return parseCount(&m.minMember, v) },
 	v1alpha1.RoleMinMember: func(m *membership, v string) string { return parseCount(&m.roleMinMember, v) },
+	v1alpha1.SliceSize:     func(m *membership, v string) string { return parseCount(&m.sliceSize, v) },
 	v1alpha1.Role: func(m *membership, v string) string {
 		m.role = v
 		if errs := validation.IsDNS1123Label(v); len(errs) > 0 {
@@ -250,6 +252,8 @@ func (m *membership) consistent() *badInput {
 		return &badInput{v1alpha1.MinMember, "", "is missing: how many members must start together?"}
 	case m.roleMinMember > 0 && m.role == "":
 		return &badInput{v1alpha1.RoleMinMember, strconv.Itoa(m.roleMinMember), v1alpha1.Role + " is missing"}
+	case m.sliceSize > 1 && m.role == "" && m.minMember%m.sliceSize != 0:
+		return &badInput{v1alpha1.SliceSize, strconv.Itoa(m.sliceSize), fmt.Sprintf("does not divide %s=%d", v1alpha1.MinMember, m.minMember)}
 	case m.roleMinMember > m.minMember:
 		return &badInput{v1alpha1.RoleMinMember, strconv.Itoa(m.roleMinMember), fmt.Sprintf("is more than %s=%d", v1alpha1.MinMember, m.minMember)}
 	}
@@ -303,7 +307,7 @@ func specOf(pods []*Pod) gang.Spec {
 	newest := slices.MaxFunc(pods, (*Pod).byAge)
 	m := newest.membership
 	spec := gang.Spec{
-		MinMember: m.minMember, Required: m.required, Preferred: m.preferred,
+		MinMember: m.minMember, Required: m.required, Preferred: m.preferred, Slice: m.sliceSize,
 		StartTimeout: m.startTimeout, Priority: newest.priority,
 	}
 	byRole := map[string]*Pod{}

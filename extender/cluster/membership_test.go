@@ -49,6 +49,8 @@ func TestCase_J4_BadInput(t *testing.T) {
 		"timeout unit":       {map[string]string{v1alpha1.StartTimeout: "90"}, `lockstep.scheduler/start-timeout="90": want a Go duration`},
 		"timeout negative":   {map[string]string{v1alpha1.StartTimeout: "-1m"}, `want a Go duration`},
 		"level":              {map[string]string{v1alpha1.TopologyRequired: "Rack 1"}, `want the name of a topology level`},
+		"slice":              {map[string]string{v1alpha1.SliceSize: "two"}, `lockstep.scheduler/slice-size="two": want a whole number`},
+		"slice divides not":  {map[string]string{v1alpha1.SliceSize: "3"}, `lockstep.scheduler/slice-size="3": does not divide lockstep.scheduler/min-member=4`},
 		"late cut":           {map[string]string{v1alpha1.LateRoles: `{"launcher":{"members":1`}, `want JSON such as`},
 		"late quantity":      {map[string]string{v1alpha1.LateRoles: `{"launcher":{"members":1,"requests":{"cpu":"one"}}}`}, `role launcher requests "cpu"="one", which is no quantity`},
 		"late unknown field": {map[string]string{v1alpha1.LateRoles: `{"launcher":{"member":1}}`}, `want JSON such as`},

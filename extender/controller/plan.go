@@ -76,7 +76,7 @@ func (c *Controller) place(r *round, g *cluster.Pending, in intent, rec *record)
 	defer func() { c.metrics.place.Observe(c.opts.Now().Sub(started).Seconds()) }()
 	req := &gang.Request{
 		Gang: g.Key, Seats: in.seats, Fixed: in.fixed,
-		Required: g.Spec.Required, Preferred: g.Spec.Preferred,
+		Required: g.Spec.Required, Preferred: g.Spec.Preferred, Slice: g.Spec.Slice,
 	}
 	refused := r.excluded(rec)
 	if req.Excluded = gang.Surround(r.view.Snapshot.Tree, refused); req.Excluded != nil {
