@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
 	"github.com/lockstep-scheduler/lockstep/test/stack"
@@ -165,19 +166,11 @@ func TestCase_B2_SucceededMembersCount(t *testing.T) {
 	w := s.workload(stack.Workload{Name: "g", Gang: "g", Pods: 3, GPUs: 1})
 	s.job(w)
 	s.await(30*time.Second, bound("g", 3))
-	list, err := s.Client.CoreV1().Pods(s.ns).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	end := func(p *corev1.Pod, phase corev1.PodPhase) {
-		t.Helper()
-		p.Status.Phase = phase
-		if _, err := s.Client.CoreV1().Pods(s.ns).UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range list.Items {
-		end(must(s.Client.CoreV1().Pods(s.ns).Get(t.Context(), list.Items[i].Name, metav1.GetOptions{})), []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed, corev1.PodRunning}[i])
+	// Once KWOK has started a pod, nobody else writes its status.
+	pods := s.running(30*time.Second, 3)
+	for i, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		patch := fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase)
+		must(s.Client.CoreV1().Pods(s.ns).Patch(t.Context(), pods[i], types.MergePatchType, patch, metav1.PatchOptions{}, "status"))
 	}
 	s.await(30*time.Second, func(gangs map[string]stack.Gang) error {
 		if g := gangs["g"]; g.Bound != 2 || g.Done != 1 {

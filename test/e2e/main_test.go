@@ -233,6 +233,30 @@ func (s *scene) await(limit time.Duration, condition func(map[string]stack.Gang)
 	}
 }
 
+// running waits until the namespace has n pods and all of them run, and names them.
+func (s *scene) running(limit time.Duration, n int) []string {
+	s.t.Helper()
+	var names []string
+	err := wait(s.t.Context(), limit, func(ctx context.Context) error {
+		list, err := s.Client.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
+		if err != nil {
+			return err
+		}
+		names = nil
+		for i := range list.Items {
+			names = append(names, list.Items[i].Name)
+		}
+		if len(names) != n {
+			return fmt.Errorf("%d pods run, want %d", len(names), n)
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return names
+}
+
 func (s *scene) own(all map[string]stack.Gang) map[string]stack.Gang {
 	own := map[string]stack.Gang{}
 	for name, g := range all {
