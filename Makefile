@@ -40,8 +40,8 @@ lab: ## Build the real control plane's binaries into the user's cache (once).
 	$(GO) run ./test/lab/cmd/lab build
 
 .PHONY: bench
-bench: ## Benchmarks of the planner: ns and allocations.
-	$(GO) test -run '^$$' -bench . -benchmem ./topology ./gang
+bench: ## Benchmarks of the planner and the agent: ns and allocations.
+	$(GO) test -run '^$$' -bench . -benchmem ./topology ./gang ./nodeagent
 
 .PHONY: bench-e2e
 bench-e2e: lab ## Throughput on 1,000 nodes: plain scheduler, native gangs, Lockstep, side by side.

@@ -102,11 +102,16 @@ func (a *Agent) Poll(ctx context.Context) error {
 	return err
 }
 
-// Once reads the node and gives the report without publishing it.
-func (a *Agent) Once(ctx context.Context) v1alpha1.NodeTopologyStatus {
-	status := report(a.poll(ctx))
+// Once reads the node and gives the report without publishing it, and what the free
+// GPUs are good for, a line for each number of them.
+func (a *Agent) Once(ctx context.Context) (v1alpha1.NodeTopologyStatus, string) {
+	p := a.poll(ctx)
+	status := report(p)
 	carry(&v1alpha1.NodeTopologyStatus{}, &status, a.opts.Now(), a.opts.Heartbeat)
-	return status
+	if p.inventory == nil {
+		return status, ""
+	}
+	return status, rings(p.inventory, p.free())
 }
 
 func (a *Agent) poll(ctx context.Context) poll {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -384,29 +383,5 @@ func TestOldDriver(t *testing.T) {
 	bridged = strings.ReplaceAll(bridged, "links 1 0 17 26562 4 switch", "links 1 0 3 14000 3 gpu 0")
 	if l := newFake(t, "old", bridged).read().Links[0]; l.Switched || l.NVLinks != 4 || l.GBps != 56 {
 		t.Errorf("bridged: got %+v", l)
-	}
-}
-
-// TestMemoryStaysFlat: ten thousand polls leave nothing behind.
-func TestMemoryStaysFlat(t *testing.T) {
-	if testing.Short() {
-		t.Skip("ten thousand polls")
-	}
-	f := newFake(t, "new", twoLinked)
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	for range 100 {
-		f.read()
-	}
-	before := heap()
-	for range 10_000 {
-		f.read()
-	}
-	if after := heap(); after > before+1<<20 {
-		t.Errorf("the heap grew from %d to %d bytes", before, after)
 	}
 }

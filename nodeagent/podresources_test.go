@@ -24,7 +24,7 @@ func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return &podresources.ListPodResourcesResponse{PodResources: k.list}, k.err
 }
 
-func (k *kubelet) serve(t *testing.T) *Kubelet {
+func (k *kubelet) serve(t testing.TB) *Kubelet {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	listener, err := net.Listen("unix", socket)

@@ -52,21 +52,34 @@ func report(p poll) v1alpha1.NodeTopologyStatus {
 	if p.inventory != nil {
 		describe(&out, p.inventory)
 	}
-	used := map[int]bool{}
 	for _, u := range p.uses {
 		pod := v1alpha1.PodGPUs{Namespace: u.Namespace, Name: u.Name, Shared: u.Shared, GPUs: []int32{}}
 		for _, i := range u.GPUs {
-			used[i] = true
 			pod.GPUs = append(pod.GPUs, int32(i))
 		}
 		out.Pods = append(out.Pods, pod)
 	}
-	for _, g := range out.GPUs {
-		if g.Unhealthy == "" && !used[int(g.Index)] {
-			out.FreeCount++
+	out.FreeCount = int32(len(p.free()))
+	return out
+}
+
+// free are the GPUs, by NVML's index, that a pod can be given whole.
+func (p poll) free() map[int]bool {
+	free := map[int]bool{}
+	if p.inventory == nil {
+		return free
+	}
+	for _, g := range p.inventory.GPUs {
+		if g.Health.Unhealthy() == "" && !g.MIG {
+			free[g.Index] = true
 		}
 	}
-	return out
+	for _, u := range p.uses {
+		for _, i := range u.GPUs {
+			delete(free, i)
+		}
+	}
+	return free
 }
 
 // clip keeps a message short.

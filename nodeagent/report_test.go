@@ -18,6 +18,8 @@ func TestReportSaysWhatIsWrong(t *testing.T) {
 	for range 100 {
 		many.Gaps = append(many.Gaps, "GPU 0: something that takes some words to say")
 	}
+	partitioned := fourGPUs()
+	partitioned.GPUs[3].MIG = true
 	for name, c := range map[string]struct {
 		poll    poll
 		status  metav1.ConditionStatus
@@ -30,6 +32,7 @@ func TestReportSaysWhatIsWrong(t *testing.T) {
 		"no GPUs":    {poll{inventory: &Inventory{Driver: "1"}}, metav1.ConditionTrue, "NoGPUs", "no GPUs", 0},
 		"no answer":  {poll{driver: errors.New("NVML error 999")}, metav1.ConditionFalse, "DriverDoesNotAnswer", "NVML error 999", 0},
 		"no kubelet": {poll{inventory: fourGPUs(), kubelet: errors.New("no socket")}, metav1.ConditionFalse, "KubeletDoesNotAnswer", "no socket", 4},
+		"MIG":        {poll{inventory: partitioned}, metav1.ConditionTrue, "Reported", "all was read", 3},
 		"gaps":       {poll{inventory: many}, metav1.ConditionTrue, "Reported", "not all could be read: GPU 0", 4},
 	} {
 		s := report(c.poll)

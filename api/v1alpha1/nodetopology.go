@@ -47,8 +47,8 @@ type NodeTopologyStatus struct {
 	// DriverVersion is that of the NVIDIA driver; empty on nodes without one.
 	// +optional
 	DriverVersion string `json:"driverVersion,omitempty"`
-	// GPUCount is the number of GPUs, FreeCount how many of them are healthy and
-	// in nobody's use.
+	// GPUCount is the number of GPUs, FreeCount how many of them a pod can be given
+	// whole: healthy, not in MIG mode, in nobody's use.
 	GPUCount  int32 `json:"gpuCount"`
 	FreeCount int32 `json:"freeCount"`
 	// GPUs by index.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -127,15 +128,22 @@ func (c *config) parts(o *nodeagent.Options, pods func() []*corev1.Pod) (end fun
 	}, nil
 }
 
+// printOnce prints the report as YAML, with the rings of the free GPUs as a comment.
 func printOnce(ctx context.Context, c *config, a *nodeagent.Agent) error {
-	t := v1alpha1.NodeTopology{
+	status, rings := a.Once(ctx)
+	text, err := yaml.Marshal(v1alpha1.NodeTopology{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeTopology"},
 		ObjectMeta: metav1.ObjectMeta{Name: c.node},
-		Status:     a.Once(ctx),
-	}
-	text, err := yaml.Marshal(t)
+		Status:     status,
+	})
 	if err != nil {
 		return err
+	}
+	if rings != "" {
+		text = append(text, "# The best ring of free GPUs, and how many sets of them have it:\n"...)
+		for line := range strings.Lines(rings) {
+			text = append(text, "# "+line...)
+		}
 	}
 	_, err = os.Stdout.Write(text)
 	return err
