@@ -40,9 +40,11 @@ type Cluster struct {
 	orphans map[string]map[types.UID]*Pod
 	classes map[string]*class
 	// reports are the nodes' agents' by node; gone are pods that have left a node
-	// since its report.
+	// since its report; ended are those with GPUs that have, too, but whose objects
+	// stay: some kubelets list them until these are deleted.
 	reports map[string]*report
 	gone    map[string]map[types.NamespacedName]bool
+	ended   map[string]map[types.NamespacedName]bool
 	// unjudged are nodes of which a report, or a pod with GPUs, is new.
 	unjudged map[string]bool
 	tables   topology.Catalog
@@ -70,7 +72,8 @@ func New(opts Options) *Cluster {
 		opts: opts, changed: make(chan struct{}, 1),
 		nodes: map[string]*nodeState{}, pods: map[types.UID]*Pod{}, gangs: map[gang.Key]*members{},
 		orphans: map[string]map[types.UID]*Pod{}, classes: map[string]*class{},
-		reports: map[string]*report{}, gone: map[string]map[types.NamespacedName]bool{}, unjudged: map[string]bool{},
+		reports: map[string]*report{}, gone: map[string]map[types.NamespacedName]bool{},
+		ended: map[string]map[types.NamespacedName]bool{}, unjudged: map[string]bool{},
 	}
 }
 
@@ -194,6 +197,9 @@ func (c *Cluster) replace(old, p *Pod) {
 	if old.ours() || p.ours() || left {
 		c.notify()
 	}
+	if old != nil && !p.occupying() {
+		c.leaveGPUs(old)
+	}
 	if left {
 		c.freed++
 		if n := c.nodes[old.Node]; n != nil {
@@ -216,6 +222,7 @@ func (c *Cluster) add(p *Pod) {
 		g.changes++
 	}
 	if !p.occupies {
+		c.keepEnded(p, true)
 		return
 	}
 	if n := c.nodes[p.Node]; n != nil {
@@ -223,7 +230,7 @@ func (c *Cluster) add(p *Pod) {
 	} else {
 		c.orphan(p.Node, p.UID, p)
 	}
-	c.useGPUs(p, true)
+	c.useGPUs(p)
 }
 
 func (c *Cluster) remove(p *Pod) {
@@ -241,9 +248,10 @@ func (c *Cluster) remove(p *Pod) {
 		}
 	}
 	if !p.occupies {
+		c.keepEnded(p, false)
 		return
 	}
-	c.useGPUs(p, false)
+	c.useGPUs(p)
 	if n := c.nodes[p.Node]; n != nil {
 		n.leave(p)
 	} else if delete(c.orphans[p.Node], p.UID); len(c.orphans[p.Node]) == 0 {

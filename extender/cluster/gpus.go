@@ -19,6 +19,7 @@ import (
 type report struct {
 	graph      *topology.Graph
 	generation int64
+	at         time.Time // the agent's clock
 	healthy    topology.Set
 	held       map[types.NamespacedName]topology.Set // whole GPUs, by pod
 	shared     topology.Set                          // GPUs of which pods hold parts
@@ -42,7 +43,7 @@ func readReport(t *v1alpha1.NodeTopology, now time.Time) (*report, error) {
 	s := &t.Status
 	patience := missedHeartbeats * time.Duration(s.HeartbeatSeconds) * time.Second
 	r := &report{
-		generation: s.Generation, gpus: len(s.GPUs), held: map[types.NamespacedName]topology.Set{},
+		generation: s.Generation, at: s.HeartbeatTime.Time, gpus: len(s.GPUs), held: map[types.NamespacedName]topology.Set{},
 		until: now.Add(patience), ready: meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady),
 	}
 	if latest := s.HeartbeatTime.Add(patience + staleSlack); latest.Before(r.until) {
@@ -131,18 +132,12 @@ func (c *Cluster) SetNodeTopology(t *v1alpha1.NodeTopology, now time.Time) error
 	}
 	old := c.reports[t.Name]
 	c.reports[t.Name] = r
-	if old != nil && old.generation == r.generation && old.ready == r.ready {
+	confirmed := old != nil && r.at.After(old.at) && c.confirm(t.Name, r)
+	if old != nil && old.generation == r.generation && old.ready == r.ready && !confirmed {
 		return nil // a heartbeat
 	}
 	if (old == nil && r.clique != "") || (old != nil && old.clique != r.clique) {
 		c.renumber()
-	}
-	// What is gone since before the report is no more in it, or is there again.
-	gone := c.gone[t.Name]
-	for pod := range gone {
-		if _, listed := r.held[pod]; !listed {
-			delete(gone, pod)
-		}
 	}
 	c.forgetGPUs(t.Name)
 	if old == nil {
@@ -152,6 +147,37 @@ func (c *Cluster) SetNodeTopology(t *v1alpha1.NodeTopology, now time.Time) error
 	c.freed++
 	c.notify()
 	return nil
+}
+
+// confirm compares what has gone since the last report with a newer one. What is gone
+// is no more in it, or a pod of that name is there again. It tells whether a pod that
+// came under the name of one that is gone is now in the report itself.
+func (c *Cluster) confirm(node string, r *report) bool {
+	confirmed := false
+	gone := c.gone[node]
+	for pod := range gone {
+		_, listed := r.held[pod]
+		again := c.uses(node, pod)
+		if !listed || again {
+			delete(gone, pod)
+		}
+		confirmed = confirmed || listed && again
+	}
+	return confirmed
+}
+
+// uses tells whether a pod of the name is bound to the node and has GPUs.
+func (c *Cluster) uses(node string, pod types.NamespacedName) bool {
+	n := c.nodes[node]
+	if n == nil {
+		return false
+	}
+	for _, p := range n.users {
+		if p.Namespace == pod.Namespace && p.Name == pod.Name {
+			return true
+		}
+	}
+	return false
 }
 
 // takeAsJudged passes over pods that had their GPUs before this replica looked:
@@ -173,7 +199,6 @@ func (c *Cluster) DeleteNodeTopology(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgetReport(node)
-	delete(c.gone, node)
 }
 
 func (c *Cluster) forgetReport(node string) {
@@ -181,6 +206,7 @@ func (c *Cluster) forgetReport(node string) {
 		c.renumber()
 	}
 	delete(c.reports, node)
+	delete(c.gone, node)
 	c.forgetGPUs(node)
 }
 
@@ -204,23 +230,47 @@ func (c *Cluster) forgetGPUs(node string) {
 	}
 }
 
-// useGPUs notes that a pod with GPUs has come to its node, or has gone from there.
-func (c *Cluster) useGPUs(p *Pod, comes bool) {
-	if amountOf(p.requests, c.opts.GPU) == 0 {
+// useGPUs notes that a pod on a node has come, changed or gone.
+func (c *Cluster) useGPUs(p *Pod) {
+	if amountOf(p.requests, c.opts.GPU) > 0 {
+		c.forgetGPUs(p.Node)
+		c.unjudged[p.Node] = true
+	}
+}
+
+// leaveGPUs notes that what the node's report says of the pod is over. It does not
+// mean another pod that comes under the same name.
+func (c *Cluster) leaveGPUs(p *Pod) {
+	r := c.reports[p.Node]
+	if r == nil {
 		return
 	}
 	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	gone := c.gone[p.Node]
-	switch {
-	case comes:
-		delete(gone, name)
-		c.unjudged[p.Node] = true
-	case c.reports[p.Node] != nil:
-		if gone == nil {
-			gone = map[types.NamespacedName]bool{}
-			c.gone[p.Node] = gone
-		}
-		gone[name] = true
+	if _, listed := r.held[name]; !listed {
+		return
+	}
+	if c.gone[p.Node] == nil {
+		c.gone[p.Node] = map[types.NamespacedName]bool{}
+	}
+	c.gone[p.Node][name] = true
+}
+
+// keepEnded notes whether there is an object of a pod with GPUs that has ended on
+// its node.
+func (c *Cluster) keepEnded(p *Pod, is bool) {
+	if p.Node == "" || amountOf(p.requests, c.opts.GPU) == 0 {
+		return
+	}
+	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	ended := c.ended[p.Node]
+	if is && ended == nil {
+		ended = map[types.NamespacedName]bool{}
+		c.ended[p.Node] = ended
+	}
+	if is {
+		ended[name] = true
+	} else if delete(ended, name); len(ended) == 0 {
+		delete(c.ended, p.Node)
 	}
 	c.forgetGPUs(p.Node)
 }
@@ -280,14 +330,16 @@ func (c *Cluster) readGPUs(n *nodeState, r *report) gang.NodeGPUs {
 		return gang.NodeGPUs{}
 	}
 	out := gang.NodeGPUs{Table: c.tables.Table(r.graph), Free: r.healthy &^ r.shared, Rule: r.rule}
+	gone, ended := c.gone[n.node.Name], c.ended[n.node.Name]
 	for pod, set := range r.held {
-		if !c.gone[n.node.Name][pod] {
+		if !gone[pod] && !ended[pod] {
 			out.Free &^= set
 		}
 	}
 	users := slices.SortedFunc(maps.Values(n.users), (*Pod).byAge)
 	for _, p := range users {
-		if _, listed := r.held[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; listed {
+		name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+		if _, listed := r.held[name]; listed && !gone[name] && !ended[name] {
 			continue
 		}
 		k := int(amountOf(p.requests, c.opts.GPU))

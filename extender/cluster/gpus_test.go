@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-scheduler/lockstep/api/v1alpha1"
 	"github.com/lockstep-scheduler/lockstep/gang"
@@ -88,13 +89,14 @@ func TestReportsAndPodsTogether(t *testing.T) {
 		"as reported":                    {held: [][]int32{{0, 2}}, pods: []*corev1.Pod{aPod("a", 1, gpus(2), on("n1"))}, free: 0xff &^ topology.SetOf(0, 2)},
 		"came since the report":          {held: [][]int32{{0, 2}}, pods: []*corev1.Pod{aPod("a", 1, gpus(2), on("n1")), aPod("x", 2, gpus(1), on("n1")), aPod("y", 3, gpus(2), on("n1"))}, free: 0xff &^ topology.SetOf(0, 2), taken: []int{2, 1}},
 		"gone since the report":          {held: [][]int32{{0, 2}, {1}}, pods: []*corev1.Pod{aPod("a", 1, gpus(2), on("n1")), aPod("b", 2, on("n1"))}, gone: []string{"a"}, free: 0xff &^ topology.SetOf(1)},
+		"ended, and this replica is new": {held: [][]int32{{0, 2}}, pods: []*corev1.Pod{aPod("a", 1, gpus(2), on("n1"), phase(corev1.PodFailed))}, free: 0xff},
 		"ended since the report":         {held: [][]int32{{0, 2}}, pods: []*corev1.Pod{aPod("a", 1, gpus(2), on("n1")), aPod("a", 2, gpus(2), on("n1"), phase(corev1.PodSucceeded))}, free: 0xff},
 		"reported, and not seen yet":     {held: [][]int32{{0, 2}}, free: 0xff &^ topology.SetOf(0, 2)},
 		"a pod elsewhere does not count": {pods: []*corev1.Pod{aPod("z", 1, gpus(4), on("n2"))}, free: 0xff},
 		"one without GPUs neither":       {pods: []*corev1.Pod{aPod("z", 1, gpus(0), on("n1"))}, free: 0xff},
 	} {
 		for _, reportFirst := range []bool{true, false} {
-			if !reportFirst && len(c.gone) > 0 || !reportFirst && name == "ended since the report" {
+			if !reportFirst && len(c.gone) > 0 {
 				continue // that would be before the report
 			}
 			cl := newCluster()
@@ -122,6 +124,73 @@ func TestReportsAndPodsTogether(t *testing.T) {
 				t.Errorf("%s: free %v, taken %v; want %v, %v", name, got.Free.GPUs(), got.Taken, c.free.GPUs(), c.taken)
 			}
 		}
+	}
+}
+
+// A report names pods, and the name may come again on the same node: what is said of
+// the predecessor holds for nobody, until the agent has spoken again.
+func TestPodsThatComeAgain(t *testing.T) {
+	pod := func(version int, uid types.UID, change ...func(*corev1.Pod)) *corev1.Pod {
+		p := aPod("a", version, append(change, gpus(2), on("n1"), foreseen("[[1,3]]"))...)
+		p.UID = uid
+		return p
+	}
+	for name, change := range map[string]func(*Cluster){
+		"deleted and made again": func(c *Cluster) {
+			c.DeletePod("old", "2")
+			c.SetPod(pod(3, "new"))
+		},
+		"the same over a gap in the watch": func(c *Cluster) {
+			c.SetPod(pod(3, "new"))
+			c.DeletePod("old", "3")
+		},
+		"ended, deleted and made again": func(c *Cluster) {
+			c.SetPod(pod(2, "old", phase(corev1.PodFailed)))
+			c.DeletePod("old", "3")
+			c.SetPod(pod(4, "new"))
+		},
+		"the same over a gap": func(c *Cluster) {
+			c.SetPod(pod(2, "old", phase(corev1.PodFailed)))
+			c.SetPod(pod(4, "new"))
+			c.DeletePod("old", "4")
+		},
+		"ended before this replica was there, deleted and made again": func(c *Cluster) {
+			c.DeletePod("ended", "2")
+			c.SetPod(pod(3, "new"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			c.SetNode(aNode("n1", 8))
+			report := func(after time.Duration) {
+				r := reportOf(t, "pcie-8x-nv12-pairs", []int32{0, 2})
+				r.Status.HeartbeatTime = metav1.NewMicroTime(noon.Add(after))
+				if err := c.SetNodeTopology(r, noon); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if strings.HasPrefix(name, "ended before") {
+				c.SetPod(pod(1, "ended", phase(corev1.PodFailed)))
+			} else {
+				c.SetPod(pod(1, "old"))
+			}
+			report(0)
+			change(c)
+			report(0) // as the watch gives it again after a gap
+			if got := known(t, c, noon); got.Free != 0xff || !slices.Equal(got.Taken, []int{2}) {
+				t.Errorf("by the old report: free %v, taken %v", got.Free.GPUs(), got.Taken)
+			}
+			if got := c.Handed(); len(got) > 0 {
+				t.Errorf("what the predecessor was handed counts: %+v", got)
+			}
+			report(time.Minute)
+			if got := known(t, c, noon); got.Free != 0xff&^topology.SetOf(0, 2) || len(got.Taken) > 0 {
+				t.Errorf("by the next heartbeat: free %v, taken %v", got.Free.GPUs(), got.Taken)
+			}
+			if got := c.Handed(); len(got) != 1 || got[0].Pod.UID != "new" {
+				t.Errorf("what the pod was handed: %+v", got)
+			}
+		})
 	}
 }
 
@@ -354,8 +423,7 @@ func TestHanded(t *testing.T) {
 		if err := cl.SetNodeTopology(reportOf(t, "pcie-8x-nv12-pairs"), noon); err != nil {
 			t.Fatal(err)
 		}
-		pod := aPod("a", 1, gpus(2), on("n1"), foreseen(c.sets))
-		cl.SetPod(pod)
+		cl.SetPod(aPod("a", 1, gpus(2), on("n1"), foreseen(c.sets)))
 		if got := cl.Handed(); len(got) != 0 {
 			t.Errorf("%s: before the report: %+v", name, got)
 		}
@@ -371,11 +439,6 @@ func TestHanded(t *testing.T) {
 		cl.SetPod(aPod("a", 2, gpus(2), on("n1"), foreseen(c.sets)))
 		if got := cl.Handed(); len(got) != 0 {
 			t.Errorf("%s: counted again: %+v", name, got)
-		}
-		cl.DeletePod(pod.UID, "3")
-		cl.SetPod(aPod("a", 4, gpus(2), on("n1"), foreseen(c.sets)))
-		if got := cl.Handed(); len(got) != 1 {
-			t.Errorf("%s: a pod that was made again: %+v", name, got)
 		}
 	}
 	// A replica that has just started does not count what others have counted.

@@ -54,8 +54,9 @@ func (c *Cluster) Handed() []Handed {
 			continue
 		}
 		for uid, p := range n.users {
-			set, listed := r.held[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
-			if !listed || p.Foreseen == nil || n.judged[uid] || set&r.shared != 0 {
+			pod := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+			set, listed := r.held[pod]
+			if !listed || c.gone[name][pod] || p.Foreseen == nil || n.judged[uid] || set&r.shared != 0 {
 				continue
 			}
 			n.judged[uid] = true
