@@ -224,7 +224,7 @@ func TestCase_B4_EarlyMembersWaitWithoutPenalty(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.await(5*time.Second, bound("g", 5))
+	s.await(30*time.Second, bound("g", 5))
 	if err := s.Client.CoreV1().Pods(s.ns).Delete(t.Context(), "g-3", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,16 @@ func TestCase_B4_EarlyMembersWaitWithoutPenalty(t *testing.T) {
 	if err := s.CreatePods(t.Context(), w.Pod(3)); err != nil {
 		t.Fatal(err)
 	}
-	s.await(5*time.Second, bound("g", 5))
+	s.await(30*time.Second, bound("g", 5))
+	// A penalty would be a failed attempt: kube-scheduler waits the longer, the more
+	// there are.
+	events, err := s.Client.CoreV1().Events(s.ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range events.Items {
+		t.Errorf("%s: %s", events.Items[i].InvolvedObject.Name, events.Items[i].Message)
+	}
 }
 
 // TestCPUMembersAreHeldToAllOrNothing: a launcher without GPUs reaches the extender

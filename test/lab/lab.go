@@ -59,7 +59,7 @@ func Start(ctx context.Context, opts Options) (_ *Lab, err error) {
 	if err := l.prepare(); err != nil {
 		return nil, err
 	}
-	for _, start := range []func(context.Context) error{l.startEtcd, l.startAPIServer} {
+	for _, start := range []func(context.Context) error{l.startEtcd, l.startAPIServer, l.restrainKWOK} {
 		if err := start(ctx); err != nil {
 			return nil, err
 		}

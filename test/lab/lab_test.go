@@ -18,7 +18,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 // mortalEnv makes the test binary a process that starts a lab and waits to be killed.
@@ -71,6 +73,7 @@ func TestJobRunsToItsEnd(t *testing.T) {
 	}
 	t.Run("job", func(t *testing.T) { runJob(t, client) })
 	t.Run("rights", func(t *testing.T) { rights(t, l, client) })
+	t.Run("kubelets", func(t *testing.T) { kubelets(t, l, client) })
 	t.Run("scheduler", func(t *testing.T) {
 		if s, err := l.CPUSeconds(Scheduler); err != nil || s <= 0 {
 			t.Errorf("processor time %v, %v", s, err)
@@ -136,6 +139,38 @@ func rights(t *testing.T, l *Lab, client kubernetes.Interface) {
 	}
 	if _, err := few.Discovery().ServerVersion(); err != nil {
 		t.Errorf("the account is not known: %v", err)
+	}
+}
+
+// kubelets checks that KWOK cannot hit a pod that it does not mean.
+func kubelets(t *testing.T, l *Lab, client kubernetes.Interface) {
+	config := rest.CopyConfig(l.Config())
+	config.Impersonate = rest.ImpersonationConfig{UserName: users[KWOK].name, Groups: users[KWOK].groups}
+	kwok, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "again", Namespace: "default"},
+		Spec: corev1.PodSpec{
+			SchedulingGates: []corev1.PodSchedulingGate{{Name: "lab/never"}},
+			Containers:      []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+	if _, err := client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now := *metav1.NewDeleteOptions(0)
+	now.DryRun = []string{metav1.DryRunAll}
+	eventually(t, func() bool { // the policy is in force a moment after the start
+		return apierrors.IsForbidden(kwok.CoreV1().Pods("default").Delete(t.Context(), "again", now))
+	})
+	running := []byte(`{"status":{"phase":"Running"}}`)
+	if _, err := kwok.CoreV1().Pods("default").Patch(t.Context(), "again", types.MergePatchType, running, metav1.PatchOptions{}, "status"); !apierrors.IsForbidden(err) {
+		t.Errorf("a pod without a node runs: %v", err)
+	}
+	if err := client.CoreV1().Pods("default").Delete(t.Context(), "again", now); err != nil {
+		t.Errorf("others are restrained, too: %v", err)
 	}
 }
 
